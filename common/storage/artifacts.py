@@ -221,7 +221,7 @@ class Manifest:
             )
         for name, entry in manifest.files.items():
             if name not in without:
-                _check_file(folder / name, entry, verify=verify)
+                _check_file(os.path.join(folder, name), entry, verify=verify)
         return manifest
 
     @classmethod
@@ -230,9 +230,9 @@ class Manifest:
 
         If nothing is there, the error names the command that makes an artifact of this kind, or of any.
         """
-        path = folder / MANIFEST
+        path = os.path.join(folder, MANIFEST)
         try:
-            with path.open("rb") as stream:
+            with open(path, "rb") as stream:
                 text = stream.read(MAX_MANIFEST_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError) as error:
             why = f"has no {MANIFEST}: it was not made by glovewire, or not finished"
@@ -242,7 +242,7 @@ class Manifest:
             raise ArtifactError(f"{folder} {why}") from error
         except OSError as error:
             raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
-        return cls.parse(text, str(path))
+        return cls.parse(text, path)
 
     @classmethod
     def parse(cls, text: bytes, where: str) -> Self:
@@ -338,10 +338,10 @@ def read_piece(path: Path, offset: int, most: int) -> tuple[bytes, int]:
         raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def file_sha256(path: Path, pause: Callable[[], None] = no_pause) -> str:
+def file_sha256(path: str | Path, pause: Callable[[], None] = no_pause) -> str:
     """Return the SHA-256 (hex) of a file's bytes, calling `pause` after each mebibyte."""
     digest = hashlib.sha256()
-    with path.open("rb") as stream:
+    with open(path, "rb") as stream:
         while piece := stream.read(PIECE_BYTES):
             digest.update(piece)
             pause()
@@ -363,9 +363,9 @@ def _file_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {"bytes": size, "sha256": digest}
 
 
-def _check_file(path: Path, entry: Mapping[str, Any], *, verify: bool) -> None:
+def _check_file(path: str, entry: Mapping[str, Any], *, verify: bool) -> None:
     try:
-        found = path.stat()
+        found = os.stat(path)
         if not stat.S_ISREG(found.st_mode):
             raise ArtifactError(f"{path} is not a file")
         size = found.st_size

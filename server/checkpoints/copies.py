@@ -204,14 +204,8 @@ def parts_in(folder: Path) -> dict[str, str]:
     The checksum of one that is there and cannot be read is "". Raises ArtifactError if the folder cannot be read or too
     many files are open.
     """
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise errors.ArtifactError(f"{folder} cannot be read: {error.strerror or error}") from error
     found = {}
-    for name in filter(PART.fullmatch, sorted(names)):
+    for name in filter(PART.fullmatch, sorted(files.names_in(folder))):
         try:
             status = os.stat(f"{folder}/{name}/{artifacts.MANIFEST}")
             found[name] = _checksum(f"{folder}/{name}", status.st_mtime_ns, status.st_ino)

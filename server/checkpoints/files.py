@@ -5,6 +5,7 @@ minibatch training, `versions.npy`. What to save and when is decided in `cuts`.
 """
 
 import contextlib
+import fnmatch
 import logging
 import os
 import shutil
@@ -83,7 +84,7 @@ def newest(run: Path) -> tuple[str, int]:
 
 def require_readable_version(run: Path) -> None:
     """Raise ArtifactError if an earlier version of the program, with another form of checkpoints, began the run."""
-    if any((run / CHECKPOINTS).glob(".life-*")):
+    if _named(run, ".life-*"):
         init = f"; --init {run} begins with its vectors" if (run / artifacts.MANIFEST).exists() else ""
         raise ArtifactError(
             f"{run} was begun by an earlier version of glovewire, whose checkpoints this one does not read: "
@@ -137,8 +138,8 @@ def _own_parts(run: Path, shard: int, shards: int) -> dict[str, dict[str, Any]]:
 
 def _own_labels(run: Path, shard: int, shards: int) -> list[str]:
     """Return the labels of this shard's parts of all checkpoints but final ones."""
-    folders = (run / CHECKPOINTS).glob(f"[!.]*.shard-{shard}-of-{shards}")
-    return [label for label in map(_label, folders) if not label.startswith(FINAL)]
+    names = _named(run, f"[!.]*.shard-{shard}-of-{shards}")
+    return [label for label in map(_label, names) if not label.startswith(FINAL)]
 
 
 def remove_old_finals(run: Path, label: str) -> None:
@@ -146,14 +147,15 @@ def remove_old_finals(run: Path, label: str) -> None:
 
     The newest checkpoint that can be resumed from stays: `label` cannot be, if its parts were cut at different rounds.
     """
-    folders = [folder for folder in (run / CHECKPOINTS).glob(f"{FINAL}*.shard-*") if _label(folder) != label]
-    if not folders:
+    names = [name for name in _named(run, f"{FINAL}*.shard-*") if _label(name) != label]
+    if not names:
         return
     kept = ""
     with contextlib.suppress(ArtifactError):
         kept, _ = newest(run)
-    for folder in folders:
-        if _label(folder) != kept:
+    for name in names:
+        if _label(name) != kept:
+            folder = run / CHECKPOINTS / name
             try:
                 shutil.rmtree(folder)
             except OSError as error:
@@ -167,7 +169,8 @@ def remove_leftovers(run: Path, shard: int, shards: int) -> None:
     except those with this process's own id: they are from a process of another container that had the same id.
     """
     results = [] if shard else run.glob(f".*{artifacts.PARTIAL}")
-    for path in (*(run / CHECKPOINTS).glob(f".*.shard-{shard}-of-{shards}.*"), *results):
+    scraps = (run / CHECKPOINTS / name for name in _named(run, f".*.shard-{shard}-of-{shards}.*"))
+    for path in (*scraps, *results):
         name, pid, kind = path.name.rsplit(".", 2)
         if f".{kind}" not in (artifacts.PARTIAL, artifacts.REPLACED) or not pid.isdecimal() or _is_running(int(pid)):
             continue
@@ -194,8 +197,23 @@ def _is_running(pid: int) -> bool:
     return pid != os.getpid()
 
 
-def _label(folder: Path) -> str:
-    return folder.name.partition(".shard-")[0]
+def names_in(folder: str | Path) -> list[str]:
+    """Return the names in a folder, none if it does not exist. Raises ArtifactError if it cannot be read."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ArtifactError(f"{folder} cannot be read: {error.strerror or error}") from error
+
+
+def _named(run: Path, pattern: str) -> list[str]:
+    """Return the names in a run's folder of checkpoints that match `pattern`, sorted; raises as `names_in` does."""
+    return sorted(fnmatch.filter(names_in(os.path.join(run, CHECKPOINTS)), pattern))
+
+
+def _label(name: str) -> str:
+    return name.partition(".shard-")[0]
 
 
 def complete(run: Path) -> list[tuple[int, int, str, int]]:
@@ -205,8 +223,8 @@ def complete(run: Path) -> list[tuple[int, int, str, int]]:
     newest.
     """
     found = []
-    for folder in (run / CHECKPOINTS).glob("[!.]*.shard-0-of-*"):
-        label, _, shards = folder.name.partition(".shard-0-of-")
+    for name in _named(run, "[!.]*.shard-0-of-*"):
+        label, _, shards = name.partition(".shard-0-of-")
         if shards in _SHARD_COUNTS:
             try:
                 facts = [] if missing(run, label, int(shards)) else _facts(run, label, int(shards), verify=False)

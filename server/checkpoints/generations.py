@@ -146,7 +146,7 @@ def claim(config: ServerConfig) -> None:
     again = config.resume or config.recover
     if not (again or config.join):
         _require_new(config)
-    mark = _mark_file(config, config.shard)
+    mark = Path(_mark_file(config, config.shard))
     with output_errors(config.out, "run"):
         for folder in (config.out, mark.parent):
             make_folder(folder)
@@ -317,23 +317,18 @@ def newest(run: Path) -> Generation | None:
     name = _newest_name(run)
     if not name:
         return None
-    path = run.joinpath(run_folder.CHECKPOINTS, name)
-    generation = parse_generation(_text(path) or "", str(path))
+    path = os.path.join(run, run_folder.CHECKPOINTS, name)
+    generation = parse_generation(_text(path) or "", path)
     if name != _generation_name(generation.number):
-        raise _not_ours(str(path))
+        raise _not_ours(path)
     return generation
 
 
 def _newest_name(run: Path) -> str:
     """Return the name of the file of the last generation that was begun in `run`, "" before the first."""
     folder = os.path.join(run, run_folder.CHECKPOINTS)  # much quicker than a `Path`, for what is asked all the time
-    try:
-        names = os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return ""
-    except OSError as error:
-        raise ArtifactError(f"{folder} cannot be read: {error.strerror or error}") from error
-    return max((name for name in names if name.startswith(GENERATION) and not name.endswith(PARTIAL)), default="")
+    names = (name for name in files.names_in(folder) if name.startswith(GENERATION))
+    return max((name for name in names if not name.endswith(PARTIAL)), default="")
 
 
 @lru_cache(64)
@@ -358,7 +353,7 @@ def mark_of(config: ServerConfig, shard: int | None = None) -> Mark | None:
     """Return the mark of a shard (by default this one), None if it never claimed the run folder."""
     path = _mark_file(config, config.shard if shard is None else shard)
     text = _text(path)
-    return None if text is None else parse_mark(text, str(path))
+    return None if text is None else parse_mark(text, path)
 
 
 @lru_cache(64)
@@ -408,8 +403,8 @@ def _generation_name(number: int) -> str:
     return f"{GENERATION}{number:06d}"
 
 
-def _mark_file(config: ServerConfig, shard: int) -> Path:
-    return config.out.joinpath(run_folder.CHECKPOINTS, f".shard-{shard}-of-{config.shards}")
+def _mark_file(config: ServerConfig, shard: int) -> str:
+    return os.path.join(config.out, run_folder.CHECKPOINTS, f".shard-{shard}-of-{config.shards}")
 
 
 def _write_mark(config: ServerConfig, mark: Mark) -> None:
@@ -418,13 +413,14 @@ def _write_mark(config: ServerConfig, mark: Mark) -> None:
 
 def write_mark(config: ServerConfig, shard: int, mark: Mark) -> None:
     """Write the mark of a shard to this shard's folder."""
-    write_text_atomically(_mark_file(config, shard), json.dumps(asdict(mark)) + "\n")
+    write_text_atomically(Path(_mark_file(config, shard)), json.dumps(asdict(mark)) + "\n")
 
 
-def _text(path: Path) -> str | None:
+def _text(path: str) -> str | None:
     """Return the content of a file, None if there is no such file."""
     try:
-        return path.read_bytes().decode()
+        with open(path, "rb") as stream:
+            return stream.read().decode()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:

@@ -22,7 +22,7 @@ from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, GlovewireError, UnknownSession
 from glovewire.common.model.options import CONSISTENCIES, Mode
 from glovewire.common.protocol import messages as m
-from glovewire.common.storage.artifacts import MANIFEST
+from glovewire.common.storage.artifacts import MANIFEST, Manifest
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server import service
 from glovewire.server.checkpoints import files, generations
@@ -420,7 +420,7 @@ class CheckpointOracle:
                 for shard in range(shards)
             ]
             rows = np.concatenate([state.table.values for state in states])
-            round = int(files.read_facts(run, label, parts)[0]["round"])
+            round = int(Manifest.read(files.part_folder(run, label, 0, parts)).facts["round"])
         except GlovewireError as error:
             raise Broken(f"checkpoint {label} cannot be restored on {shards} shards: {error}") from error
         if round >= 0 and (expected := self._at(round)) is not None:

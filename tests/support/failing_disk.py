@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +16,12 @@ from unittest import mock
 @contextmanager
 def unreadable(*paths: Path) -> Iterator[None]:
     """Whatever opens one of `paths` in the block fails with EIO."""
-    opened = Path.open
+    names, opened = set(map(str, paths)), open
 
-    def fail(path: Path, *args: Any, **more: Any) -> Any:
-        if path in paths:
+    def fail(path: Any, *args: Any, **more: Any) -> Any:
+        if str(path) in names:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
         return opened(path, *args, **more)
 
-    with mock.patch.object(Path, "open", fail):
+    with mock.patch.object(builtins, "open", fail), mock.patch.object(io, "open", fail):
         yield

@@ -72,8 +72,8 @@ def test_a_file_that_another_process_removes_while_it_is_checked(
 ) -> None:
     write(tmp_path / "x")
 
-    def removed(path: Path) -> str:
-        path.unlink()
+    def removed(path: str) -> str:
+        os.unlink(path)
         return file_sha256(path)
 
     monkeypatch.setattr(artifacts, "file_sha256", removed)

@@ -297,6 +297,19 @@ def test_one_of_which_a_disk_does_not_tell_whether_it_is_there_is_not_passed_ove
     assert checkpoint.newest(tmp_path) == ("round-00000006", 2)
 
 
+def test_no_training_begins_anew_because_the_folder_of_checkpoints_cannot_be_listed(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut(dataset, tmp_path, 3)
+
+    def fail(path: Any) -> list[str]:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    monkeypatch.setattr(os, "listdir", fail)
+    with pytest.raises(ArtifactError, match=r"/checkpoints cannot be read: Input/output error"):
+        checkpoint.newest(tmp_path)
+
+
 @pytest.mark.parametrize("tail", ["0", "257", "99999999999999", "²", "-1", "1x", ""])
 def test_a_folder_whose_name_says_something_impossible_is_no_checkpoint(
     dataset: Dataset, tmp_path: Path, tail: str
