@@ -143,6 +143,11 @@ class ClientCore:
         self._role, self._greeted_at = role, now
         self._greet(self.channels[0], now)  # its welcome has the worker's number, which the other shards are told
 
+    def stop_joining(self) -> None:
+        """Say no more hellos, unless every shard has welcomed this client: it leaves."""
+        if not self.joined:
+            self._role = None
+
     @property
     def strangers(self) -> list[int]:
         """Return the shards that have not welcomed this client yet."""
@@ -186,7 +191,7 @@ class ClientCore:
         elif before is not None:
             channel.mark_unsent()
             self._tick_at = UNSENT
-        elif channel is self.channels[0]:
+        elif channel is self.channels[0] and self._role:
             for other in self.channels[1:]:
                 self._greet(other, now)
         if not self.joined and not self.strangers and self.failed is None:

@@ -197,6 +197,7 @@ class RequestClient:
         over, a shard answers once the rows of all shards are saved, so one answer is enough.
         """
         deadline = self._links.now() + (within_s or PARTING_S)
+        self._core.stop_joining()
         self.flush(deadline)
         for shard, channel in enumerate(self.channels):
             if channel.welcome is not None:

@@ -338,9 +338,13 @@ class Cluster:
                 with self.world.observing():
                     require(not self._was_served(name), f"{name} was answered all the time, and fails: {error}")
                 raise
-            if facts["ending"] in LASTING and not self._gave_up(name):
+            if facts["ending"] in LASTING:
                 with self.world.observing():
-                    require(self._is_saved, f"{name} ends as {facts['ending']} before all rows are on disk")
+                    if self._gave_up(name):
+                        hindered = not self._could_end(name)
+                        require(hindered, f"{name} waits in vain to be let go, and nothing keeps the run from ending")
+                    else:
+                        require(self._is_saved, f"{name} ends as {facts['ending']} before all rows are on disk")
             return facts
 
         self.workers[name] = self.world.start(name, work_to_the_end)
@@ -357,6 +361,19 @@ class Cluster:
         since = world.now - TIMEOUT_S / worker.clock.rate - LATE_S
         return all(world.ran_since(each, since) for each in (worker, *self.shards.values())) and all(
             self.network.was_good(name, address, since) for address in self.addresses
+        )
+
+    def _could_end(self, name: str) -> bool:
+        """Return whether nothing has kept the run from ending while a worker waited for the answer to its goodbye.
+
+        Shards apart and those with a store wait for more than workers, and visitors may keep a run from ending.
+        """
+        if self.is_apart or self._has_store or self.visitors:
+            return False
+        since = self.world.now - clients.LEAVING_S / self.workers[name].clock.rate
+        processes = (*self.workers.values(), *self.shards.values())
+        return all(each.result is not None or self.world.ran_since(each, since) for each in processes) and all(
+            self.network.was_good(worker, address, since) for worker in self.workers for address in self.addresses
         )
 
     @property

@@ -202,10 +202,6 @@ TESTS = {
         "server/checkpoints/test_generations.py::test_a_generation_whose_beginning_is_gone_is_followed_by_another",
     "a shard whose disk is full tells the others later that the run is over":
         "simulation/test_simulation.py::test_what_was_found_once_stays_mended[11874-4]",
-    "a worker whose last hello was late hears that the run is over":
-        "server/core/test_core_work.py::test_a_worker_that_has_joined_after_all_hears_that_the_run_is_over",
-    "a client that has joined does not say hello again":
-        "common/client/test_core.py::test_a_client_that_has_joined_does_not_say_hello_again",
     "a refusal as out of order is answered at once only if an earlier request waits":
         "common/client/test_core.py::test_what_is_refused_again_and_again_is_not_sent_again_at_once",
     "pending requests go to a session that was opened again":

