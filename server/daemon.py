@@ -139,8 +139,8 @@ class Daemon:
     def serve(self, check_shards: CheckShards = lambda _: None) -> RunEnd:
         """Answer requests until the run is over and workers have left; return why it ended.
 
-        `check_shards` is called twice a second, at once when the run begins to end, and from then on before a client is
-        told so in answer to its `Hello`; its exceptions end serving.
+        `check_shards` is called twice a second, at once when the run begins to end, and before a client is welcomed or
+        told that the run is over; its exceptions end serving.
         """
         self._check_shards = check_shards
         poller = self._poller()
@@ -330,8 +330,8 @@ class Daemon:
             if isinstance(request.message, QUERIES) and self._outbox.is_full(peer):
                 self._counts.undelivered += 1  # before the work for a reply that could not be sent; it may ask again
                 return
-            if isinstance(request.message, m.Hello) and self._ending is not None:
-                self._check()  # the run may go on in another generation
+            if isinstance(request.message, m.Hello) and (end := self._check()) is not None:
+                self._carry_out(self._core.finish(end))
             effects = self._core.receive(peer, request.number, request.message, now, client)
             joins = isinstance(request.message, m.Hello) and self._core.has_session(peer)
         for what, facts in effects.audit:

@@ -15,7 +15,7 @@ from processes import until
 from shards import MINIBATCH, Shard, add, applied, in_memory, pull, report, served, shard
 
 from glovewire.common.endings import Ending, RunEnd
-from glovewire.common.errors import BindError, GlovewireError, NotReady
+from glovewire.common.errors import BindError, GlovewireError, NotReady, RunOver
 from glovewire.common.protocol import messages as m
 from glovewire.common.protocol import wire
 from glovewire.common.storage.dataset import Dataset
@@ -121,6 +121,23 @@ def test_finish_ends_it_and_returns_why(dataset: Dataset, run: Path) -> None:
         assert client.ask(0, m.Finish(Ending.ASKED)) == m.Finishing(0)
         until(lambda: bool(ended), "the end")
         assert ended == [RunEnd(Ending.ASKED)]
+
+
+def test_nobody_is_welcomed_once_another_shard_has_said_that_the_run_ends(
+    one: Shard, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen to fail: a worker joined this shard alone, and each waited for another (simulation, seed 3721)."""
+    monkeypatch.setattr("glovewire.server.daemon.CHECK_EVERY_S", 3600.0)
+    told: list[RunEnd] = []
+    daemon = Daemon(one.core, run, LOCAL, LOCAL)
+    with (
+        served(daemon, lambda ending: next(iter(told), None) if ending is None else None),
+        RequestClient([daemon.address], "eye") as client,
+    ):
+        client.ask(0, m.GetStatus())  # it has looked once
+        told.append(RunEnd(Ending.COMPLETE))
+        with pytest.raises(RunOver):
+            client.connect("observer")
 
 
 def test_a_signal_stops_it_at_once(dataset: Dataset, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

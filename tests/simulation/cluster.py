@@ -151,8 +151,8 @@ class SimulatedDaemon:
         except ProtocolError as error:
             self._carry_out(self._core.reject(peer, error))
             return
-        if isinstance(request.message, m.Hello) and self._ending is not None:
-            check_shards(self._ending)
+        if isinstance(request.message, m.Hello) and (end := check_shards(self._ending)) is not None:
+            self._carry_out(self._core.finish(end))
         self._oracle.receives(peer, request.message)
         effects = self._core.receive(peer, request.number, request.message, self._cluster.world.time, client)
         self._oracle.received(peer, request.number, request.message, effects)

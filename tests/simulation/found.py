@@ -78,6 +78,7 @@ FOUND = {
     (14300, 10): "a shard whose disk got an older state back entered a generation for the second time",
     (10326, 10): "the oracle expected a checkpoint whose part had been removed before another shard had a copy",
     (91, 10): "a worker that was interrupted while it joined said hello again after its goodbye",
+    (3721, 10): "a worker joined a shard that had not noticed yet that the run was over, and each waited for another",
     (1203, 9): "automatic checkpoints in the middle of a sweep were skipped, because partitions were past their rounds",
     (59429, 2): "shards replaced two checkpoints in the store at the same time, and it had none whole",
 }

@@ -29,7 +29,7 @@ from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
 from glovewire.server.core.core import Core, Effects
 from glovewire.server.core.state import NetworkCounts, ShardState
-from glovewire.server.daemon import Daemon
+from glovewire.server.daemon import CheckShards, Daemon
 from glovewire.server.limits import WORKER_CREDIT_BYTES
 from glovewire.server.service import prepare
 from glovewire.server.sessions import STALL_S
@@ -221,12 +221,12 @@ def code(reply: m.Message | None) -> str:
 
 
 @contextmanager
-def served(daemon: Daemon) -> Iterator[list[RunEnd]]:
+def served(daemon: Daemon, check_shards: CheckShards = lambda _: None) -> Iterator[list[RunEnd]]:
     """Serve in a thread; the list gets why it ended. The run is finished and the daemon closed on the way out."""
     ended: list[RunEnd] = []
 
     def serve() -> None:
-        ended.append(daemon.serve())
+        ended.append(daemon.serve(check_shards))
         daemon.farewell()
 
     thread = threading.Thread(target=serve, name="daemon")
