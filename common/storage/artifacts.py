@@ -323,6 +323,17 @@ def is_unreadable(error: BaseException | None) -> bool:
     return isinstance(error, OSError) and not isinstance(error, FileNotFoundError | NotADirectoryError)
 
 
+def is_there(path: str | Path) -> bool:
+    """Return whether there is something at `path`; ArtifactError if the disk does not tell."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
+    return True
+
+
 def read_piece(path: Path, offset: int, most: int) -> tuple[bytes, int]:
     """Return at most `most` bytes of a file from `offset` on, and its size.
 

@@ -44,9 +44,9 @@ class Source(Protocol):
 
 def make_cache(cache: Path) -> None:
     """Make the folder of a cache unless it is there; OutputError if it cannot be used."""
-    if cache.exists() and not cache.is_dir():
-        raise errors.OutputError(f"cache {cache} is a file: name another place or remove it")
     with output_errors(cache, "cache"):
+        if cache.exists() and not cache.is_dir():
+            raise errors.OutputError(f"cache {cache} is a file: name another place or remove it")
         cache.mkdir(parents=True, exist_ok=True)
 
 
@@ -74,18 +74,19 @@ def cached(
     folder = cache / f"{manifest.checksum}{INCOMPLETE if without else ''}"
     try:
         with locked(folder) as lock:
-            while (opened := _open(folder, lock, opens, verify=verify)) is None:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:  # another process brings it, and shares the lock for as long as it uses it
-                    time.sleep(AGAIN_S)
-                    continue
-                if not folder.exists():  # otherwise another process has brought it meanwhile
-                    _make_room(cache, cache_bytes - needed, needed)
-                    facts = {"kind": manifest.kind, "artifact": folder.name[:12], "bytes": needed}
-                    _bring(source, files, text, folder, opens, facts)
-                    verify = False
-            os.utime(folder)
+            with output_errors(cache, "cache"):
+                while (opened := _open(folder, lock, opens, verify=verify)) is None:
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:  # another process brings it, and shares the lock for as long as it uses it
+                        time.sleep(AGAIN_S)
+                        continue
+                    if not folder.exists():  # otherwise another process has brought it meanwhile
+                        _make_room(cache, cache_bytes - needed, needed)
+                        facts = {"kind": manifest.kind, "artifact": folder.name[:12], "bytes": needed}
+                        _bring(source, files, text, folder, opens, facts)
+                        verify = False
+                os.utime(folder)
             yield opened
     finally:
         if needed > cache_bytes:

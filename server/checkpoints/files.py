@@ -85,7 +85,7 @@ def newest(run: Path) -> tuple[str, int]:
 def require_readable_version(run: Path) -> None:
     """Raise ArtifactError if an earlier version of the program, with another form of checkpoints, began the run."""
     if _named(run, ".life-*"):
-        init = f"; --init {run} begins with its vectors" if (run / artifacts.MANIFEST).exists() else ""
+        init = f"; --init {run} begins with its vectors" if artifacts.is_there(run / artifacts.MANIFEST) else ""
         raise ArtifactError(
             f"{run} was begun by an earlier version of glovewire, whose checkpoints this one does not read: "
             f"resume it with that version, or train in another folder{init}"
@@ -168,8 +168,8 @@ def remove_leftovers(run: Path, shard: int, shards: int) -> None:
     A folder that was moved aside for a new one, which is missing, is put back. Files of processes that still run stay,
     except those with this process's own id: they are from a process of another container that had the same id.
     """
-    results = [] if shard else run.glob(f".*{artifacts.PARTIAL}")
-    scraps = (run / CHECKPOINTS / name for name in _named(run, f".*.shard-{shard}-of-{shards}.*"))
+    results = [] if shard else [run / name for name in fnmatch.filter(names_in(run), f".*{artifacts.PARTIAL}")]
+    scraps = [run / CHECKPOINTS / name for name in _named(run, f".*.shard-{shard}-of-{shards}.*")]
     for path in (*scraps, *results):
         name, pid, kind = path.name.rsplit(".", 2)
         if f".{kind}" not in (artifacts.PARTIAL, artifacts.REPLACED) or not pid.isdecimal() or _is_running(int(pid)):
@@ -276,17 +276,7 @@ def reached(facts: Mapping[str, Any]) -> tuple[int, int]:
 def missing(run: Path, label: str, shards: int) -> list[int]:
     """Return the shards whose part of a checkpoint is not in this folder; ArtifactError if the disk does not tell."""
     folder = os.path.join(run, CHECKPOINTS)
-    return [shard for shard in range(shards) if not _is_there(f"{folder}/{_part_name(label, shard, shards)}")]
-
-
-def _is_there(path: str) -> bool:
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
-    return True
+    return [shard for shard in range(shards) if not artifacts.is_there(f"{folder}/{_part_name(label, shard, shards)}")]
 
 
 def is_intact(run: Path, label: str, shards: int, *, verify: bool = True) -> bool:
@@ -379,7 +369,7 @@ def take_back(run: Path, label: str) -> Snapshot:
 def read_versions(run: Path, label: str, shards: int) -> Indices | None:
     """Return the versions of all rows of a checkpoint that `read` accepts, in row order; None if not counted."""
     files = [part_folder(run, label, shard, shards) / VERSIONS for shard in range(shards)]
-    if not all(file.exists() for file in files):
+    if not all(map(artifacts.is_there, files)):
         return None
     try:
         return np.concatenate([_load(file) for file in files]).astype(np.int64, copy=False)

@@ -28,6 +28,7 @@ from glovewire.common.storage.artifacts import (
     MANIFEST,
     PARTIAL,
     flush_path,
+    is_there,
     is_unreadable,
     make_folder,
     output_errors,
@@ -155,7 +156,7 @@ def claim(config: ServerConfig) -> None:
         except FileExistsError as error:
             raise OutputError(f"run {config.out} has a shard {config.shard}/{config.shards} already") from error
     files.remove_leftovers(config.out, config.shard, config.shards)
-    if config.shard == 0 and not (config.out / run_folder.CONFIG).exists():
+    if config.shard == 0 and not is_there(config.out / run_folder.CONFIG):
         write_text_atomically(config.out / run_folder.CONFIG, to_toml("server", entries(config.options)))
 
 
@@ -176,7 +177,7 @@ def enter(config: ServerConfig, generation: Generation, begin: Begin | None = No
 
 
 def _begin(config: ServerConfig, generation: Generation, begin: Begin | None) -> None:
-    if not _generation_file(config.out, generation.number).exists():
+    if not is_there(_generation_file(config.out, generation.number)):
         (begin or partial(create, config.out, by=str(config.shard)))(generation)
 
 
@@ -274,7 +275,7 @@ def end_of_run(config: ServerConfig, begin: Begin | None = None, dataset: str | 
 
 def has_results(config: ServerConfig, end: Generation) -> bool:
     """Return whether shard 0 has written the results of the run into this folder, and left."""
-    return (config.out / MANIFEST).exists() and bool(_mark_in(config, 0, replace(end, number=end.number - 1)).left)
+    return is_there(config.out / MANIFEST) and bool(_mark_in(config, 0, replace(end, number=end.number - 1)).left)
 
 
 def outcome(config: ServerConfig, generation: Generation, dataset: str | None = None) -> str:
@@ -386,9 +387,9 @@ def _has_beginning(config: ServerConfig, generation: Generation, *, verify: bool
 
 def _require_new(config: ServerConfig) -> None:
     out = config.out
-    if out.exists() and not out.is_dir():
+    if is_there(out) and not out.is_dir():
         raise OutputError(f"run {out} is a file: name another place or remove it")
-    if (out / MANIFEST).exists() or (config.shard == 0 and (out / run_folder.METRICS).exists()):
+    if is_there(out / MANIFEST) or (config.shard == 0 and is_there(out / run_folder.METRICS)):
         raise run_folder.started_before(out)
     # What makes it a run is looked for last: another shard that starts at the same time may be making it.
     if out.exists() and any(out.iterdir()) and not (out / run_folder.CHECKPOINTS).exists():

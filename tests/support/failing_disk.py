@@ -14,6 +14,20 @@ from unittest import mock
 
 
 @contextmanager
+def untold(*paths: Path) -> Iterator[None]:
+    """Whatever looks in the block whether one of `paths` is there fails with EIO."""
+    names, look = set(map(str, paths)), os.stat
+
+    def fail(path: Any, **more: Any) -> os.stat_result:
+        if str(path) in names:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return look(path, **more)
+
+    with mock.patch.object(os, "stat", fail):
+        yield
+
+
+@contextmanager
 def unreadable(*paths: Path) -> Iterator[None]:
     """Whatever opens one of `paths` in the block fails with EIO."""
     names, opened = set(map(str, paths)), open

@@ -8,8 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+from failing_disk import untold
 from handmade import random_dataset
 
+from glovewire.common.errors import OutputError
 from glovewire.common.storage.artifacts import MANIFEST, Manifest
 from glovewire.common.storage.cache import cached
 from glovewire.common.storage.dataset import Dataset
@@ -52,3 +55,18 @@ def test_two_that_find_the_cache_empty_at_the_same_time_use_it_at_the_same_time(
 
     with ThreadPoolExecutor(2) as pool:
         assert [each.result() for each in (pool.submit(use), pool.submit(use))] == [40, 40]
+
+
+@pytest.mark.parametrize("name", ["", "the artifact"])
+def test_a_disk_that_does_not_tell_what_is_there_is_one_clear_error(tmp_path: Path, name: str) -> None:
+    """Seen to fail: with a traceback."""
+    random_dataset(tmp_path / "data", size=40)
+    source, cache = Folder(tmp_path / "data"), tmp_path / "cache"
+    path = cache / source.manifest()[0].checksum if name else cache
+    text = f"cache {cache} cannot be written: Input/output error"
+
+    def opens(folder: Path, verify: bool) -> Dataset:
+        return Dataset.open(folder, verify=verify)
+
+    with untold(path), pytest.raises(OutputError, match=text), cached(source, cache, 1 << 30, opens):
+        pass

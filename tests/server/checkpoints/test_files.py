@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from failing_disk import unreadable
+from failing_disk import unreadable, untold
 from shards import in_memory, shard
 
 from glovewire.common.errors import ArtifactError, UsageError
@@ -278,22 +278,14 @@ def test_one_that_a_disk_does_not_read_is_not_passed_over(dataset: Dataset, tmp_
 
 
 def test_one_of_which_a_disk_does_not_tell_whether_it_is_there_is_not_passed_over(
-    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: Dataset, tmp_path: Path
 ) -> None:
     for round in (3, 6):
         cut(dataset, tmp_path, round)
     part = checkpoint.part_folder(tmp_path, "round-00000006", 1, 2)
-    look = os.stat
-
-    def fail(path: Any, **more: Any) -> os.stat_result:
-        if path == str(part):
-            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        return look(path, **more)
-
-    monkeypatch.setattr(os, "stat", fail)
-    with pytest.raises(ArtifactError, match=f"{part} cannot be read: Input/output error; to go on from an earlier"):
+    text = f"{part} cannot be read: Input/output error; to go on from an earlier"
+    with untold(part), pytest.raises(ArtifactError, match=text):
         checkpoint.newest(tmp_path)
-    monkeypatch.undo()
     assert checkpoint.newest(tmp_path) == ("round-00000006", 2)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from failing_disk import unreadable
+from failing_disk import unreadable, untold
 from open_files import none_left
 from shards import in_memory, push, shard
 
@@ -183,6 +183,16 @@ def test_no_generation_begins_anew_while_a_disk_does_not_read_a_checkpoint(tmp_p
     with unreadable(part / checkpoint.ROWS), pytest.raises(ArtifactError, match="Input/output error"):
         generations.next_generation(first)
     assert generations.next_generation(first).label == "round-00000001"
+
+
+@pytest.mark.parametrize("name", ["checkpoints/.generation-000000", "config.toml"])
+def test_a_disk_that_does_not_tell_whether_a_file_is_there_is_one_clear_error(tmp_path: Path, name: str) -> None:
+    """Seen to fail: with a traceback."""
+    one = config(tmp_path)
+    path = one.out / name
+    with untold(path), pytest.raises(ArtifactError, match=f"{path} cannot be read: Input/output error"):
+        started(one)
+    assert started(config(tmp_path, recover=True)).number == 0
 
 
 def test_no_shard_enters_a_generation_whose_beginning_was_written_anew_meanwhile(
