@@ -1,6 +1,7 @@
 """End a generation of a run at one shard: the final checkpoint, the farewell of the workers, and the results."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -39,7 +40,10 @@ WORD_FACTS = ("epochs", "bias_only_loss", "dataset", "dataset_checksum")
 
 @dataclass(frozen=True)
 class Leaving:
-    """What a shard has left to do in `generation`, which ended as `end` says; `facts` are those of the training."""
+    """What a shard has left to do in `generation`, which ended as `end` says; `facts` are those of the training.
+
+    `tell` tells the other shards of the end, if that has not been possible before.
+    """
 
     config: ServerConfig
     dataset: Dataset | None
@@ -49,6 +53,7 @@ class Leaving:
     generation: Generation
     end: RunEnd
     facts: dict[str, Any]
+    tell: Callable[[], object]
 
     def leave(self) -> None:
         """Write the final checkpoint and, on shard 0, the vectors or tensors of all shards; raise if the run failed.
@@ -119,6 +124,7 @@ class Leaving:
         """
         config, began = self.config, time.monotonic()
         while not generations.has_ended(config, self.generation):
+            self.tell()
             missing = generations.unfinished(config, self.generation)
             if not missing and (self.end.ending not in LASTING or generations.is_stopped(config, self.generation)):
                 return

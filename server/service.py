@@ -302,11 +302,12 @@ def _serve_generation(
     config: ServerConfig, dataset: Dataset | None, core: Core, daemon: Daemon, peers: Peers, generation: Generation
 ) -> dict[str, Any]:
     """Serve until the run is over and write the results; Superseded if the run continues in another generation."""
-    end = daemon.serve(_check_shards(config, generation))
+    check = _check_shards(config, generation)
+    end = daemon.serve(check)
     facts = _summary(config, core, generation, end)
     try:
         try:
-            Leaving(config, dataset, core, daemon, peers, generation, end, facts).leave()
+            Leaving(config, dataset, core, daemon, peers, generation, end, facts, partial(check, end)).leave()
         finally:
             daemon.aside(partial(peers.part, lambda: daemon.signalled))
     except generations.Superseded:

@@ -18,6 +18,7 @@ from small_disk import may_mount, small_disk
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import OutputError
 from glovewire.common.storage import run_folder as runs
+from glovewire.common.storage.artifacts import no_pause
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import files as checkpoint
 from glovewire.server.checkpoints.cuts import Snapshot
@@ -70,7 +71,8 @@ def leave(data: Path, daemon: FakeDaemon, ending: Ending, size: int, **options: 
         others = tracemalloc.get_traced_memory()[0] - table
         tracemalloc.reset_peak()
         peers, generation = Peers(config, None), Generation(run="abc")
-        Leaving(config, dataset, one.core, daemon, peers, generation, end, end.as_fields()).leave()  # type: ignore[arg-type]
+        facts = end.as_fields()
+        Leaving(config, dataset, one.core, daemon, peers, generation, end, facts, no_pause).leave()  # type: ignore[arg-type]
         return (tracemalloc.get_traced_memory()[1] - others) / table
     finally:
         tracemalloc.stop()

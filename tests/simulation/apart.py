@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import shutil
 from collections import Counter, deque
@@ -74,7 +75,9 @@ def folder_of(root: Path, shard: int) -> Path:
 class SimulatedPeerSocket:
     """Stands for `PeerSocket`."""
 
-    def __init__(self, network: Network, address: str, answer: Answer, answered: Callable[[str], object]) -> None:
+    def __init__(
+        self, network: Network, address: str, answer: Answer, answered: Callable[[str, m.Folder], object]
+    ) -> None:
         self._network, self._address, self._answer, self._answered = network, address, answer, answered
         self._arrived: deque[tuple[bytes, list[Frame]]] = deque()
         self._thread: Process | None = None
@@ -99,7 +102,7 @@ class SimulatedPeerSocket:
                 peer, frames = self._arrived.popleft()
                 number, reply = self._answer([b"", *frames])
                 if isinstance(reply, m.Folder):
-                    self._answered(self._network.name_of(peer))
+                    self._answered(self._network.name_of(peer), reply)
                 self._network.to_client(peer, [bytes(frame) for frame in wire.encode(number, reply)])
 
     def close(self) -> None:
@@ -117,9 +120,9 @@ def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[No
         return clients.RequestClient(addresses, name, dataset, silence_s, None, links)
 
     def socket(address: str, _: object, __: int, answer: Answer) -> SimulatedPeerSocket:
-        def answered(name: str) -> None:
+        def answered(name: str, folder: m.Folder) -> None:
             if (oracle := cluster().apart) is not None:
-                oracle.answers(name, address)
+                oracle.answers(name, address, folder)
 
         return SimulatedPeerSocket(cluster().network, address, answer, answered)
 
@@ -264,6 +267,8 @@ class ApartOracle:
         self._started: dict[int, tuple[float, bool]] = {}
         """When each shard was started that does not serve yet, and whether its disk was empty then."""
         self._answered: set[tuple[str, str]] = set()
+        self._told: dict[str, set[str]] = {}
+        """The parts that a shard was told last, by its name."""
         """Which shards have been answered by which others since they were started, by name and address."""
         self._in_vain: dict[tuple[int, int], Counter[int]] = {}
         """How often a shard has asked others in vain since it copied from one, by both."""
@@ -322,9 +327,10 @@ class ApartOracle:
         self._answered = {each for each in self._answered if each[0] != f"shard-{shard}"}
         self._in_vain = {each: times for each, times in self._in_vain.items() if each[0] != shard}
 
-    def answers(self, name: str, address: str) -> None:
+    def answers(self, name: str, address: str, folder: m.Folder) -> None:
         """Take note that the shard at `address` tells the one called `name` what is in its folder."""
         self._answered.add((name, address))
+        self._told[name] = set(json.loads(folder.body.tobytes())["parts"])
 
     def asks(self, shard: int, other: int, *, in_vain: bool) -> None:
         """Take note that a shard has copied from another one, or has asked it in vain."""
@@ -343,7 +349,7 @@ class ApartOracle:
         """Check a generation that a shard puts on its disk: shard 0 has begun it, once it had heard of all others.
 
         It has a number that no shard has yet. Who copies it has those parts of the checkpoint from which it begins that
-        shard 0 has.
+        shard 0 has, and the shard that it copies from had when it told what it has.
         """
         shard, what = self.runs.index(run), f"generation {generation.number}"
         if generations._generation_file(run, generation.number).exists():
@@ -367,7 +373,8 @@ class ApartOracle:
                 for each in range(generation.parts)
             ]
             at_0, here = (set(parts_on(each)) for each in (self.runs[0], run))
-            missing = at_0.intersection(parts) - here - self._checkpoints.gone
+            told = self._told.get(f"shard-{shard}", set())
+            missing = at_0.intersection(parts, told) - here - self._checkpoints.gone
             require(not missing, f"shard {shard} has {what}, and lacks {sorted(missing)} from which it begins")
 
     def _require_heard(self) -> None:

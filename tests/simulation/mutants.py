@@ -173,6 +173,8 @@ MUTANTS = (
     Mutant("a shard whose disk is full tells the others later that the run is over", "server/service.py",
            "                if problem != str(error):\n",
            "                announced = True\n                if problem != str(error):\n"),
+    Mutant("a shard that ends tells the others once its disk has room again", "server/leaving.py",
+           "            self.tell()\n", ""),
     Mutant("a worker whose last hello was late hears that the run is over", "server/core/core.py",
            "if isinstance(error, UnknownSession) and peer in self._left and self._state.over is not None:",
            "if False:"),

@@ -248,7 +248,8 @@ def test_a_finished_run_keeps_its_tensors_and_goes_on_from_its_checkpoint(tmp_pa
         rows = one.state.table.values.copy()  # leaving gives the table's memory back
         config = ServerConfig(out=run, options=one.state.options)
         facts = one.core.summary(end)
-        Leaving(config, None, one.core, one, Peers(config, None), Generation(0, "run", 1), end, facts).leave()
+        peers, generation = Peers(config, None), Generation(0, "run", 1)
+        Leaving(config, None, one.core, one, peers, generation, end, facts, lambda: None).leave()
     kept, manifest = load_tensors(run)
     assert kept["n"] == 3
     for name, value in last.items():
