@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import math
 import multiprocessing
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -58,6 +60,7 @@ class ForkedPopen:
         jumps: int | None = None,
     ) -> None:
         self.returncode: int | None = None
+        self._asking = threading.Lock()
         self._process: ForkServerProcess = warm_context().Process(
             target=_command, args=(module, list(words), str(folder), str(out), str(err), jumps, environment)
         )
@@ -66,18 +69,23 @@ class ForkedPopen:
         self.pid: int = self._process.pid
 
     def poll(self) -> int | None:
-        """Exit status, negative for a signal, None while it runs."""
-        if self.returncode is None and (status := self._process.exitcode) is not None:
-            self.returncode = status
-            self._process.close()
-        return self.returncode
+        """Exit status, negative for a signal, None while it runs.
+
+        The fork server tells it once. Seen to fail: of two threads that asked at the same time, one heard 255.
+        """
+        with self._asking:
+            if self.returncode is None and (status := self._process.exitcode) is not None:
+                self.returncode = status
+                self._process.close()
+            return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for its end."""
-        if self.returncode is None:
-            self._process.join(timeout)
-        if (status := self.poll()) is None:
-            raise subprocess.TimeoutExpired("glovewire", timeout or 0.0)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("glovewire", timeout or 0.0)
+            time.sleep(0.005)
         return status
 
     def send_signal(self, number: signal.Signals) -> None:
