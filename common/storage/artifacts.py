@@ -334,6 +334,16 @@ def is_there(path: str | Path) -> bool:
     return True
 
 
+def names_in(folder: str | Path) -> list[str]:
+    """Return the names in a folder, none if it does not exist. Raises ArtifactError if it cannot be read."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise ArtifactError(f"{folder} cannot be read: {error.strerror or error}") from error
+
+
 def read_piece(path: Path, offset: int, most: int) -> tuple[bytes, int]:
     """Return at most `most` bytes of a file from `offset` on, and its size.
 

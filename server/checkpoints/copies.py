@@ -205,7 +205,7 @@ def parts_in(folder: Path) -> dict[str, str]:
     many files are open.
     """
     found = {}
-    for name in filter(PART.fullmatch, sorted(files.names_in(folder))):
+    for name in filter(PART.fullmatch, sorted(artifacts.names_in(folder))):
         try:
             status = os.stat(f"{folder}/{name}/{artifacts.MANIFEST}")
             found[name] = _checksum(f"{folder}/{name}", status.st_mtime_ns, status.st_ino)

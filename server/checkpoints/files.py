@@ -168,9 +168,10 @@ def remove_leftovers(run: Path, shard: int, shards: int) -> None:
     A folder that was moved aside for a new one, which is missing, is put back. Files of processes that still run stay,
     except those with this process's own id: they are from a process of another container that had the same id.
     """
-    results = [] if shard else [run / name for name in fnmatch.filter(names_in(run), f".*{artifacts.PARTIAL}")]
-    scraps = [run / CHECKPOINTS / name for name in _named(run, f".*.shard-{shard}-of-{shards}.*")]
-    for path in (*scraps, *results):
+    paths = [run / CHECKPOINTS / name for name in _named(run, f".*.shard-{shard}-of-{shards}.*")]
+    if not shard:
+        paths += [run / name for name in fnmatch.filter(artifacts.names_in(run), f".*{artifacts.PARTIAL}")]
+    for path in paths:
         name, pid, kind = path.name.rsplit(".", 2)
         if f".{kind}" not in (artifacts.PARTIAL, artifacts.REPLACED) or not pid.isdecimal() or _is_running(int(pid)):
             continue
@@ -197,19 +198,9 @@ def _is_running(pid: int) -> bool:
     return pid != os.getpid()
 
 
-def names_in(folder: str | Path) -> list[str]:
-    """Return the names in a folder, none if it does not exist. Raises ArtifactError if it cannot be read."""
-    try:
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise ArtifactError(f"{folder} cannot be read: {error.strerror or error}") from error
-
-
 def _named(run: Path, pattern: str) -> list[str]:
     """Return the names in a run's folder of checkpoints that match `pattern`, sorted; raises as `names_in` does."""
-    return sorted(fnmatch.filter(names_in(os.path.join(run, CHECKPOINTS)), pattern))
+    return sorted(fnmatch.filter(artifacts.names_in(os.path.join(run, CHECKPOINTS)), pattern))
 
 
 def _label(name: str) -> str:

@@ -31,6 +31,7 @@ from glovewire.common.storage.artifacts import (
     is_there,
     is_unreadable,
     make_folder,
+    names_in,
     output_errors,
     write_text_atomically,
 )
@@ -328,7 +329,7 @@ def newest(run: Path) -> Generation | None:
 def _newest_name(run: Path) -> str:
     """Return the name of the file of the last generation that was begun in `run`, "" before the first."""
     folder = os.path.join(run, run_folder.CHECKPOINTS)  # much quicker than a `Path`, for what is asked all the time
-    names = (name for name in files.names_in(folder) if name.startswith(GENERATION))
+    names = (name for name in names_in(folder) if name.startswith(GENERATION))
     return max((name for name in names if not name.endswith(PARTIAL)), default="")
 
 
@@ -392,7 +393,7 @@ def _require_new(config: ServerConfig) -> None:
     if is_there(out / MANIFEST) or (config.shard == 0 and is_there(out / run_folder.METRICS)):
         raise run_folder.started_before(out)
     # What makes it a run is looked for last: another shard that starts at the same time may be making it.
-    if out.exists() and any(out.iterdir()) and not (out / run_folder.CHECKPOINTS).exists():
+    if names_in(out) and not is_there(out / run_folder.CHECKPOINTS):
         raise OutputError(f"run {out} exists and is not a run: name another place or remove it")
 
 

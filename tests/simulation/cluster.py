@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -357,11 +357,7 @@ class Cluster:
         """
         if self.is_apart or not all(address in self.network.listeners for address in self.addresses):
             return False
-        world, worker = self.world, self.workers[name]
-        since = world.now - TIMEOUT_S / worker.clock.rate - LATE_S
-        return all(world.ran_since(each, since) for each in (worker, *self.shards.values())) and all(
-            self.network.was_good(name, address, since) for address in self.addresses
-        )
+        return self._ran_undisturbed([name], self.world.now - TIMEOUT_S / self.workers[name].clock.rate - LATE_S)
 
     def _could_end(self, name: str) -> bool:
         """Return whether nothing has kept the run from ending while a worker waited for the answer to its goodbye.
@@ -370,10 +366,13 @@ class Cluster:
         """
         if self.is_apart or self._has_store or self.visitors:
             return False
-        since = self.world.now - clients.LEAVING_S / self.workers[name].clock.rate
-        processes = (*self.workers.values(), *self.shards.values())
+        return self._ran_undisturbed(self.workers, self.world.now - clients.LEAVING_S / self.workers[name].clock.rate)
+
+    def _ran_undisturbed(self, workers: Collection[str], since: float) -> bool:
+        """Return whether workers and all shards have run and reached each other since a time, or have ended well."""
+        processes = (*(self.workers[name] for name in workers), *self.shards.values())
         return all(each.result is not None or self.world.ran_since(each, since) for each in processes) and all(
-            self.network.was_good(worker, address, since) for worker in self.workers for address in self.addresses
+            self.network.was_good(name, address, since) for name in workers for address in self.addresses
         )
 
     @property

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +63,13 @@ def test_a_folder_that_becomes_a_run_meanwhile_is_one(tmp_path: Path, monkeypatc
     """Another shard starts at the same time. Seen to fail: "exists and is not a run"."""
     one = config(tmp_path, 1)
     one.out.mkdir()
-    listed = Path.iterdir
+    listed = os.listdir
 
-    def list_late(path: Path) -> Iterator[Path]:
+    def list_late(path: str | Path) -> list[str]:
         (one.out / run_folder.CHECKPOINTS).mkdir(exist_ok=True)
         return listed(path)
 
-    monkeypatch.setattr(Path, "iterdir", list_late)
+    monkeypatch.setattr(os, "listdir", list_late)
     generations.claim(one)
     assert generations.mark_of(one) == Mark()
 

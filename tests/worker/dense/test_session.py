@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from dense_shards import addresses, shards_of
 from processes import until
 
+from glovewire.common.errors import RunOver
 from glovewire.common.model.tensor_layout import ROW
 from glovewire.common.protocol import messages as m
 from glovewire.common.transport.client import RequestClient
@@ -31,20 +33,22 @@ STEPS = 6
 def test_every_shard_counts_every_step(tmp_path: Path, model: dict[str, Any], consistency: str) -> None:
     """So the run ends, whichever shard owns what, and checkpoints are whole.
 
-    Of how many gradients a synchronous step is may differ: a worker joins and leaves one shard after the other.
+    The workers begin and leave together: a worker joins and leaves one shard after the other, and shards would count
+    the gradients of one worker as a step, or wait for both.
     """
-    run, over = tmp_path / "run", []
+    run, over, together = tmp_path / "run", [], threading.Barrier(2)
     how: dict[str, Any] = {"consistency": consistency, "steps": STEPS, "checkpoint_every": 2}
     with shards_of(run, 2, 2, **how) as daemons:
 
         def work(name: str) -> None:
             with Client(addresses(daemons), name) as ps:
                 ps.create(model, fixed=[name for name in model if name == "backbone"])
-                for pushed, parameters in enumerate(ps.steps()):
-                    if pushed == 5 * STEPS:
-                        break
-                    ps.push({name: np.ones_like(value) for name, value in parameters.items()})
-                over.append(ps.over)
+                together.wait(60)
+                with contextlib.suppress(RunOver):
+                    for _ in range(5 * STEPS):
+                        ps.push({name: np.ones_like(value) for name, value in ps.pull().items()})
+                together.wait(60)
+                over.append(not list(ps.steps()) and ps.over)
 
         threads = [threading.Thread(target=work, args=(name,)) for name in "ab"]
         for thread in threads:
@@ -55,8 +59,7 @@ def test_every_shard_counts_every_step(tmp_path: Path, model: dict[str, Any], co
         first, second = (daemon.state for daemon in daemons)
         assert first.consistency.version(0) >= STEPS
         assert first.consistency.version(0) == second.consistency.version(0)
-        if consistency in ("async", "ssp:0"):
-            assert first.consistency.gradients == second.consistency.gradients
+        assert first.consistency.gradients == second.consistency.gradients
         whole = f"update-{STEPS:08d}"
         until(lambda: not checkpoint.missing(run, whole, 2), "both shards have written the last checkpoint")
     assert checkpoint.newest(run)[1] == 2
