@@ -150,7 +150,8 @@ class RequestClient:
         while not pending.done:
             self.poll(POLL_MS, silence=silence)
             if self._links.now() > deadline and not pending.done:
-                raise errors.DeadlineExceeded(late or f"no answer from {self.where(shard)} in time")
+                text = f"no answer from {self.where(shard)} in time: see that it runs and can be reached"
+                raise errors.DeadlineExceeded(late or text)
         value = pending.get()
         assert value is not None
         return value
