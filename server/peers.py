@@ -105,7 +105,7 @@ class Peers:
 
         While one does not answer, or a disk cannot read a part, copy from all again: what the others have is never old.
         That ends after `patience_s`, but on an empty disk, which cannot tell in which generation this shard has died,
-        not before each has answered.
+        not before each has answered, and what it knows of generations was taken.
         """
         if not self._others:
             return
@@ -114,7 +114,7 @@ class Peers:
         with _clients() as clients:
             own = not self._copies.is_whole
             while missing := [shard for shard in self._others if not self._copy(clients, shard, own=own)]:
-                unheard -= self._heard.keys()
+                unheard -= {shard for shard, heard in self._heard.items() if heard.is_taken}
                 if time.monotonic() > deadline:
                     logger.warning(log.line("unheard", shards=" ".join(map(str, missing)), waits=bool(unheard)))
                     if not unheard:

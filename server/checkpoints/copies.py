@@ -42,12 +42,15 @@ class Heard(NamedTuple):
     """What another shard has told: the newest generation that it knows, the marks by shard, whether it has looked.
 
     `is_copied`: this shard has copied all that it lacked. What a disk cannot read now is to be asked for again.
+    `is_taken`: its generation and marks are known here, too. They are not as long as other parts cannot be copied than
+    the last time.
     """
 
     generation: Generation | None
     marks: Mapping[int, Mark]
     is_whole: bool
     is_copied: bool
+    is_taken: bool
 
 
 class Copies:
@@ -144,8 +147,9 @@ class Copies:
                     failed.add(name)
         if found.get("whole") is True:
             self._forget(peer, parts)
-        heard = Heard(newest, marks, found.get("whole") is True, all(parts.values()) and not failed)
         before, self._failed[peer] = self._failed.get(peer, set()), failed
+        is_copied = all(parts.values()) and not failed
+        heard = Heard(newest, marks, found.get("whole") is True, is_copied, is_taken=not failed - before)
         if failed - before:
             return heard  # what follows these parts is taken once they have been asked for again
         known = generations.newest(self._config.out)

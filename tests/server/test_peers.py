@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from glovewire.common.errors import SystemLimit
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.server import peers
-from glovewire.server.checkpoints import files, generations
+from glovewire.server.checkpoints import copies, files, generations
 from glovewire.server.checkpoints.cuts import Snapshot
 from glovewire.server.checkpoints.generations import Generation, Mark
 from glovewire.server.config import ServerConfig
@@ -130,6 +131,25 @@ def test_on_an_empty_disk_a_shard_waits_for_all_others(three: Cluster, caplog: p
             lambda: caplog.text.count("unheard shards=2 waits=True") > 2, "it has waited three times as long as others"
         )
         assert looks.is_alive()
+
+
+def test_on_an_empty_disk_a_shard_waits_until_it_knows_the_others_generation(
+    two: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen to fail: simulation, seed 14361 of an earlier draw. Parts that others remove come before a generation."""
+    generations.create(two.configs[1].out, generation("aaaaaaaa", 5), by="0")
+    two.write(1, "round-00000001")
+    more = itertools.count(2)
+
+    def removed_meanwhile(*_: object) -> bool:
+        if caplog.text.count("unheard shards=1 waits=True") < 3:
+            two.write(1, f"round-{next(more):08}")
+        return False
+
+    monkeypatch.setattr(copies, "bring_part", removed_meanwhile)
+    two.start(1).tell_whole()
+    two.start(0).look()
+    assert generations.newest(two.configs[0].out) == generation("aaaaaaaa", 5)
 
 
 def test_with_a_mark_a_shard_waits_for_the_others_as_long_as_it_was_told_to(

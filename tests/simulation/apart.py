@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import shutil
 from collections import Counter, deque
@@ -53,6 +54,7 @@ APART_FAULTS = (
     "shard loses power",
     "damage strip",
     "old disk",
+    "dying disk",
 )
 APART_END_FAULTS = ("cut shards", "slow shards", "isolate shard", "lose disk", "shard loses power", "leave behind")
 LEFT_OVER = MAX_UNWRITTEN
@@ -259,8 +261,9 @@ class ApartOracle:
         self._whole: dict[str, tuple[bytes, ...]] = {}
         """The manifests of checkpoints that were found whole, by label."""
         self._contents: dict[int, str] = {}
-        self._line = {0}
-        """The generations whose training goes on in the newest one that serves."""
+        self._line = {0: math.inf}
+        """The generations whose training goes on in the newest one that serves, and how far it had come when the next
+        one began: what they have trained after that is gone."""
         self._served: set[tuple[int, int]] = set()
         self._begun: set[str] = set()
         """The generations that shard 0 has had on its disk, by content."""
@@ -275,6 +278,8 @@ class ApartOracle:
         self._went_back = False
         self.lost: set[int] = set()
         """Shards that have lost files, and do not have back yet what the others have."""
+        self.dying: set[int] = set()
+        """Shards whose disks fail until they are lost."""
 
     def look(self) -> None:
         """Note which checkpoints every shard has on its disk: none of them may be lost; restore each from one disk."""
@@ -289,7 +294,7 @@ class ApartOracle:
             if self._whole.get(label) != manifests and not self._is_whole(label):
                 continue
             self._whole[label] = manifests
-            if label.startswith(("round-", "update-")) and self._leads_here(manifests[0]):
+            if label.startswith(("round-", "update-")) and self._leads_here(label, manifests[0]):
                 self._kept = max(self._kept, reached(label))
             if label not in self._restored:
                 self._restored.add(label)
@@ -303,14 +308,15 @@ class ApartOracle:
             return files.is_consistent(facts)
         return False
 
-    def _leads_here(self, manifest: bytes) -> bool:
+    def _leads_here(self, label: str, manifest: bytes) -> bool:
         """Return whether the training that goes on has come from a checkpoint; in exclusive order there is only one.
 
         A generation that begins without checkpoints that cannot be reached writes others of the same names.
         `manifest` is that of the first part.
         """
         facts = Manifest.parse(manifest, "it").facts
-        return facts["options"]["consistency"] == "exclusive" or facts["generation"] in self._line
+        came = self._line.get(facts["generation"], -math.inf)
+        return facts["options"]["consistency"] == "exclusive" or reached(label) <= came
 
     def _is_back(self, shard: int, found: Sequence[dict[str, bytes]]) -> bool:
         """Return whether a shard that has lost files has again the generation, and parts, that all others have."""
@@ -403,12 +409,14 @@ class ApartOracle:
         require(is_new or is_over, f"shard {shard} serves in generation {number} again")
         self._served.add((shard, number))
         self._started.pop(shard, None)
+        begins_at = reached(generation.label, self.runs[shard], generation.parts)
         if number not in self._line:
             begins = generation.label and files.read_facts(self.runs[shard], generation.label, generation.parts)
-            self._line = {number} | {each for each in self._line if begins and each <= begins[0]["generation"]}
+            before = {each: came for each, came in self._line.items() if begins and each <= begins[0]["generation"]}
+            self._line = {each: min(came, begins_at) for each, came in before.items()} | {number: math.inf}
         promised = self._promised.get(generation.run, -1.0)
         require(
-            reached(generation.label, self.runs[shard], generation.parts) >= promised,
+            begins_at >= promised,
             f"generation {number} begins from {generation.label or 'nothing'}, and every disk had {promised:.0f}",
         )
 
@@ -444,7 +452,7 @@ class ApartOracle:
         ended = {each for each, run in enumerate(self.runs) if (known := generations.newest(run)) and known.ended}
         path = self.runs[shard] / CHECKPOINTS / f".shard-{shard}-of-{len(self.runs)}"
         mark = generations.parse_mark(path.read_text(encoding="utf-8"), "it") if path.exists() else Mark()
-        return not self.lost - {shard} and not mark.left and ended != {shard}
+        return not (self.lost | self.dying) - {shard} and not mark.left and ended != {shard}
 
     def loses(self, shard: int, names: Sequence[str] | None = None) -> None:
         """Lose the disk of a shard, or only the parts called `names`."""
@@ -528,6 +536,13 @@ def let_apart_happen(
                 return False
             oracle.disks[shard].back_up()
             world.after(LONGER * seconds, partial(_go_back, cluster, oracle, shard, seconds, pick))
+        case "dying disk":  # it fails now and then before it is lost
+            if oracle.dying or not (oracle.has_whole and cluster.all_serve and oracle.may_lose(shard)):
+                return False
+            world.tell(f"lets the disk of shard {shard} die in {LONGER * seconds:.2f} s")
+            oracle.disks[shard].fail(LONGER * seconds, seldom=True)
+            oracle.dying.add(shard)
+            world.after(LONGER * seconds, partial(_die, cluster, oracle, shard))
         case "lose disk" | "lose parts":
             if may_wait and not oracle.has_whole and (kind == "lose parts" or int(pick * 977) % 4):
                 return False
@@ -544,6 +559,14 @@ def let_apart_happen(
                 if cluster.stored is not None:
                     cluster.stored.loses_parts()
     return True
+
+
+def _die(cluster: Cluster, oracle: ApartOracle, shard: int) -> None:
+    """Lose a disk that has failed before."""
+    oracle.dying.discard(shard)
+    if oracle.may_lose(shard):
+        cluster.world.kill(cluster.shards[shard])
+        oracle.loses(shard)
 
 
 def _go_back(cluster: Cluster, oracle: ApartOracle, shard: int, seconds: float, pick: float) -> None:

@@ -25,6 +25,8 @@ APART = (
      "peers.look(FIRST_LOOK_S)", "peers.look()"),
     ("on an empty disk a shard waits for all others", "server/peers.py",
      "                    if not unheard:\n", "                    if True:\n"),
+    ("it waits until it knows their generation", "server/peers.py",
+     "unheard -= {shard for shard, heard in self._heard.items() if heard.is_taken}", "unheard -= self._heard.keys()"),
     ("while one does not answer, all are asked again", "server/peers.py",
      "shard for shard in self._others if not self._copy(clients, shard, own=own)]",
      "shard for shard in self._others if shard not in self._heard and not self._copy(clients, shard, own=own)]"),

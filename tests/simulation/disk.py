@@ -30,8 +30,8 @@ DISK_FAULTS = (
 )  # fmt: skip
 FIRST_PID = 5_000_000
 """No real process has such an id."""
-FAILS = 0.2
-"""Of a failing disk, the share of calls that fail."""
+FAILS, SELDOM = 0.2, 0.03
+"""The share of calls that fail on a failing disk, and, since draw 11, on every second one and on a dying one."""
 
 
 @dataclass
@@ -82,22 +82,37 @@ def _found(path: Path) -> Folder:
 class Disk:
     """The disk under `root`, an empty folder: `step_s` is what a call takes, `one_pid` gives processes the same id.
 
-    `kill_at` holds the processes that are killed after so many more calls. Of several disks each has a `name`.
+    `kill_at` holds the processes that are killed after so many more calls. Of several disks each has a `name`. One that
+    fails tells nothing about files either if it is `silent`.
     """
 
-    def __init__(self, world: World, root: Path, step_s: float = 0.0, *, one_pid: bool = False, name: str = "") -> None:
+    def __init__(
+        self,
+        world: World,
+        root: Path,
+        step_s: float = 0.0,
+        *,
+        one_pid: bool = False,
+        silent: bool = False,
+        name: str = "",
+    ) -> None:
         self.world, self.root, self.step_s = world, str(root), step_s
         self.below, self._backup = f"{root}/", f"{root}-backup"
         self.full_until = self.fails_until = 0.0
+        self._fails = FAILS
         self.kill_at: dict[str, int] = {}
         self.off = False
         """Whether calls go to the system, while this disk itself is changed."""
-        self._one_pid = one_pid
+        self._one_pid, self._silent = one_pid, silent
         self._random = random.Random(f"disk {world.seed}{name}")
         self._top = Folder()
         self._streams: list[Stream] = []
 
     # ---- faults
+
+    def fail(self, seconds: float, *, seldom: bool) -> None:
+        """Let calls fail for a time; `seldom` does nothing to a disk that is not silent."""
+        self.fails_until, self._fails = self.world.now + seconds, SELDOM if seldom and self._silent else FAILS
 
     def lose_power(self) -> None:
         """Keep what was synced; of the rest, keep in each folder the first few changes, and in files anything."""
@@ -200,8 +215,17 @@ class Disk:
         world.wait(self.step_s)
         if writes and world.now < self.full_until:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
-        if world.now < self.fails_until and self._random.random() < FAILS:
+        self._fail(path)
+
+    def _fail(self, path: str) -> None:
+        if self.world.now < self.fails_until and self._random.random() < self._fails:
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    def look(self, path: str) -> None:
+        """Fail instead of telling something about a file or folder, if the disk does; this changes nothing."""
+        process = self.world.current
+        if self._silent and process is not None and not process.killed:
+            self._fail(path)
 
     def _place(self, path: str) -> tuple[Folder, str]:
         """Return the folder and the name of a path."""
@@ -319,7 +343,7 @@ def _content(path: str) -> bytes:
 
 _REAL = SimpleNamespace(
     mkdir=os.mkdir, rmdir=os.rmdir, unlink=os.unlink, rename=os.rename, link=os.link, scandir=os.scandir,
-    open=os.open, close=os.close, fsync=os.fsync, getpid=os.getpid, kill=os.kill,
+    open=os.open, close=os.close, fsync=os.fsync, getpid=os.getpid, kill=os.kill, stat=os.stat, listdir=os.listdir,
     stream=builtins.open, appended=metrics_file.FileIO,
 )  # fmt: skip
 """The calls that are intercepted."""
@@ -347,6 +371,18 @@ class Calls:
         def call(path: Any, *args: Any, **more: Any) -> Any:
             disk, text = self._disk_of(path)
             return real(path, *args, **more) if disk is None else getattr(disk, name)(text, *args, **more)
+
+        return call
+
+    def _looking(self, name: str) -> Callable[..., Any]:
+        """Return a call that tells something about a path, and changes nothing."""
+        real = getattr(_REAL, name)
+
+        def call(path: Any = ".", *args: Any, **more: Any) -> Any:
+            for disk in self._disks:
+                if disk.fails_until > disk.world.now and (found := self._disk_of(path))[0] is disk:
+                    disk.look(found[1])
+            return real(path, *args, **more)
 
         return call
 
@@ -413,6 +449,7 @@ class Calls:
         """Take the calls of this program that are about the disks, and the ids of its processes."""
         calls = {name: self._of_path(name) for name in ("mkdir", "rmdir", "unlink")}
         calls |= {name: self._of_two(name) for name in ("rename", "link")}
+        calls |= {name: self._looking(name) for name in ("stat", "listdir")}
         calls |= {
             "open": self._os_open, "close": self._close, "fsync": self._fsync, "scandir": self._scandir,
             "getpid": self._getpid, "kill": self._kill,

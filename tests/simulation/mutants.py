@@ -228,6 +228,8 @@ TESTS = {
         "server/test_peers.py::test_a_shard_that_starts_begins_nothing_before_all_others_have_answered",
     "on an empty disk a shard waits for all others":
         "server/test_peers.py::test_on_an_empty_disk_a_shard_waits_for_all_others",
+    "it waits until it knows their generation":
+        "server/test_peers.py::test_on_an_empty_disk_a_shard_waits_until_it_knows_the_others_generation",
     "while one does not answer, all are asked again":
         "server/test_peers.py::test_while_one_does_not_answer_all_are_asked_again",
     "it knows the same generation of that number":

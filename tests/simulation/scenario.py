@@ -76,6 +76,10 @@ END_FAULTS = ("kill worker", "kill shard", "stop shard", "cut", "lose one way", 
 """Those that also come when the run begins to end."""
 MORE_END_FAULTS = ("stop worker", "cut all", "slow link", "fill queue", "cut visitor", "disk full", "disk fails")
 """These, too, since draw 10."""
+SINCE = {
+    "damage checkpoint": 3, "damage strip": 4, "fill queue": 6, "damage beginning": 10, "old disk": 10, "dying disk": 11
+}  # fmt: skip
+"""The draw with which a kind of faults has come; the others have always been there. See DRAW."""
 VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1, "liar": 0.2, "idler": 0.1}
 """The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it, one
 who sends what must be refused, and one who takes strips and trains nothing."""
@@ -85,7 +89,7 @@ POLICIES = ("none", "none", "inverse", "hyperbolic:2", "gap", "dc:0.5")
 """Policies of staleness. Synchronous training has no staleness, so that they change nothing there."""
 INIT, WITH_ROLES = 0.2, 0.3
 """The share of seeds whose rows begin with the vectors of another run, and of those in which keys have roles."""
-DRAW = 10
+DRAW = 11
 """What a seed draws has changed: 1 is without stores, 2 without hostile peers, roles, other vectors to begin with,
 policies of staleness, damaged checkpoints, and fewer checkpoints that may be unwritten; 3 without files in small
 pieces, small caches, and damaged strips; up to 4 runs were about twice as long, and all of them ended with n-grams; up
@@ -94,7 +98,8 @@ more shards, an idle one looked at its clock ten times a second, uploads were lo
 faults took up to twelve seconds; up to 7 runs of shards apart or with a store were more,
 but no longer than others, and had fewer faults of their own, a fault that found nothing to harm was over, and every
 shard had trained rows; up to 8 blocks were trained for one epoch at a time; up to 9 each run could have faults of all
-kinds, each at a time of its own, fewer kinds of them at the end, and no disk got an old state back."""
+kinds, each at a time of its own, fewer kinds of them at the end, and no disk got an old state back; up to 10 a disk
+that failed told which files it had, and none failed before it was lost."""
 NGRAMS = 0.2
 """The share of seeds whose runs end with n-grams, which takes longer than the training."""
 PLENTY = 1 << 30
@@ -191,14 +196,16 @@ class Scenario:
     """How often a shard that has nothing to do looks at its clock."""
     keen: bool = False
     """Whether the administrator wants nothing but checkpoints."""
+    silent_disks: bool = False
+    """Whether a disk that fails does not tell either which files it has."""
     upload_s: float = 0.5
     """How often a shard looks for what is to be uploaded to the store: a run here takes few seconds."""
 
     @classmethod
     def of(cls, seed: int, draw: int = DRAW) -> Scenario:
         """Draw a scenario. Each question has a random stream of its own: a new one does not change old answers."""
-        is_third, is_fourth, is_short, is_sixth, is_seventh, is_eighth, is_ninth, is_tenth = (
-            draw >= n for n in range(3, 11)
+        is_third, is_fourth, is_short, is_sixth, is_seventh, is_eighth, is_ninth, is_tenth, is_eleventh = (
+            draw >= n for n in range(3, 12)
         )
 
         def ask(question: str) -> random.Random:
@@ -206,6 +213,9 @@ class Scenario:
 
         def share(question: str) -> float:
             return ask(question).random()
+
+        def of_draw(kinds: Sequence[str]) -> list[str]:
+            return [kind for kind in kinds if SINCE.get(kind, 1) <= draw]
 
         several = [1, 1, 1, 1, 2, 2, 2, 2, 3, 4] if is_seventh else [1, 1, 1, 2, 2, 2, 3, 4]
         shards = ask("shards").choice(several) if is_short else ask("shards").randint(1, 4)
@@ -262,13 +272,13 @@ class Scenario:
             is_tenth and share(what) < rate for what, rate in (("few kinds", FEW_KINDS), ("bursts", BURSTS))
         )
         draw_faults = FaultDraw(ask, early, lasting, few_kinds, bursts)
-        faults = draw_faults(FAULTS[: None if is_sixth else -1], most)
-        faults += draw_faults(DISK_FAULTS[: None if is_tenth else -1 if is_third else -2], ills)
+        faults = draw_faults(of_draw(FAULTS), most)
+        faults += draw_faults(of_draw(DISK_FAULTS), ills)
         faults += draw_faults((*END_FAULTS, *(MORE_END_FAULTS if is_tenth else ())), last, at_end=True)
         workers = ask("workers").choice([1, 2, 2, 3, 4, 6]) if is_sixth else ask("workers").randint(1, 6)
         if apart:
             most = ask("apart faults").choice([2, 4, 8, 16] if is_eighth else [0, 2, 4, 8])
-            faults += draw_faults(APART_FAULTS[: None if is_tenth else -1 if is_fourth else -2], most)
+            faults += draw_faults(of_draw(APART_FAULTS), most)
             if is_tenth:
                 faults += draw_faults(APART_END_FAULTS, last, at_end=True)
         if stored:
@@ -292,7 +302,7 @@ class Scenario:
             data_bytes=ask("pieces of files").choice([m.MAX_DATA_BYTES, pieces]) if is_fourth else m.MAX_DATA_BYTES,
             cache_bytes=ask("cache").choice([PLENTY, 2000]) if is_fourth else PLENTY,
             fixed=ask("fixed").choice([dense_model.FEW, dense_model.MANY]) if is_eighth else dense_model.FEW,
-            tick_s=0.25 if is_seventh else 0.1, keen=is_tenth and share("keen") < 0.5,
+            tick_s=0.25 if is_seventh else 0.1, keen=is_tenth and share("keen") < 0.5, silent_disks=is_eleventh,
             upload_s=ask("time between uploads").choice([0.1, 0.25, 0.5] if is_seventh else [0.02, 0.1, 0.5]),
         )  # fmt: skip
 
@@ -451,15 +461,13 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
 
 def _disks(scenario: Scenario, world: World, root: Path) -> list[Disk]:
     """Make the disk of the run folder, or those of shards that share none."""
+    disk = partial(Disk, world, step_s=scenario.disk_step_s, one_pid=scenario.one_pid, silent=scenario.silent_disks)
     if not scenario.apart:
-        return [Disk(world, root, scenario.disk_step_s, one_pid=scenario.one_pid)]
+        return [disk(root)]
     folders = [folder_of(root, shard) for shard in range(scenario.shards)]
     for folder in folders:
         folder.mkdir()
-    return [
-        Disk(world, folder, scenario.disk_step_s, one_pid=scenario.one_pid, name=f" of {folder.name}")
-        for folder in folders
-    ]
+    return [disk(folder, name=f" of {folder.name}") for folder in folders]
 
 
 def _revive_often(cluster: Cluster) -> None:
@@ -595,7 +603,7 @@ def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> bool:
             world.kill(shard)
         case "disk fails":
             world.tell(f"lets the disk fail for {fault.seconds:.2f} s")
-            disk.fails_until = world.now + fault.seconds
+            disk.fail(fault.seconds, seldom=int(fault.pick * 7919) % 2 == 0)
     return True
 
 
@@ -638,7 +646,7 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
     if facts["ending"] == "complete" and any(_was_asked(run) & cluster.checkpoints.trained for run in cluster.folders):
         return "a generation began after the run was asked to end, and it trained to its end"
     whole = facts["ending"] == "complete" or "finisher" not in scenario.visitors
-    ill = any(fault.kind in ("disk full", "disk fails") for fault in scenario.faults)
+    ill = any(fault.kind in ("disk full", "disk fails", "dying disk") for fault in scenario.faults)
     expected = (
         *EXPECTED,
         *([ArtifactError, OutputError] if ill else []),
