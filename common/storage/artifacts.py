@@ -232,15 +232,16 @@ class Manifest:
         """
         path = os.path.join(folder, MANIFEST)
         try:
-            with open(path, "rb") as stream:
-                text = stream.read(MAX_MANIFEST_BYTES + 1)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            why = f"has no {MANIFEST}: it was not made by glovewire, or not finished"
-            if not folder.is_dir():
-                there = folder.exists()
-                why = "is a file; a folder made by glovewire is needed" if there else nothing_there(kind)
-            raise ArtifactError(f"{folder} {why}") from error
-        except OSError as error:
+            try:
+                with open(path, "rb") as stream:
+                    text = stream.read(MAX_MANIFEST_BYTES + 1)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                why = f"has no {MANIFEST}: it was not made by glovewire, or not finished"
+                if not folder.is_dir():
+                    there = folder.exists()
+                    why = "is a file; a folder made by glovewire is needed" if there else nothing_there(kind)
+                raise ArtifactError(f"{folder} {why}") from error
+        except OSError as error:  # or the disk does not tell what is there
             raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
         return cls.parse(text, path)
 

@@ -564,7 +564,7 @@ def let_apart_happen(
 def _die(cluster: Cluster, oracle: ApartOracle, shard: int) -> None:
     """Lose a disk that has failed before."""
     oracle.dying.discard(shard)
-    if oracle.may_lose(shard):
+    if cluster.all_serve and oracle.may_lose(shard):
         cluster.world.kill(cluster.shards[shard])
         oracle.loses(shard)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from failing_disk import untold
 
 from glovewire.common.errors import ArtifactError, OutputError
 from glovewire.common.storage import artifacts
@@ -328,3 +329,11 @@ def test_a_number_is_no_array(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.float32(1))
     with pytest.raises(UNREADABLE):
         load_array(tmp_path / "a.npy")
+
+
+def test_a_disk_that_does_not_tell_what_is_there_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    """Seen to fail, with a traceback: simulation, seed 3359."""
+    folder = tmp_path / "part"
+    with untold(folder), pytest.raises(ArtifactError, match="cannot be read: Input/output error") as caught:
+        Manifest.read(folder)
+    assert artifacts.is_unreadable(caught.value)
