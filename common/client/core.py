@@ -106,7 +106,7 @@ class ClientCore:
             if self._heartbeat_at(channel) < now:
                 channel.last_heartbeat = now
                 if not any(isinstance(request.message, m.Heartbeat) for request in channel.pending.values()):
-                    channel.add(m.Heartbeat(), lambda _: None, now)
+                    channel.add(m.Heartbeat(), partial(self._take_beat, channel, now), now)
         if self._role and not self.joined and now - self._greeted_at > HELLO_AGAIN_S:
             self._greet_again(now)
         due = [(shard, request) for shard, channel in enumerate(self.channels) for request in channel.due(now)]
@@ -168,6 +168,14 @@ class ClientCore:
         if not self.strangers or self.not_ready is not None:
             for channel in self.channels[: 1 if self.channels[0].welcome is None else None]:
                 self._greet(channel, now)
+
+    def _take_beat(self, channel: Channel, now: float, reply: m.Message) -> None:
+        """Say hello again to a shard whose run is over while this client waits for others: it waits to be let go then.
+
+        The shard would wait for it, and the others for that shard.
+        """
+        if isinstance(reply, m.HeartbeatAck) and reply.stop and self._role and not self.joined:
+            self._greet(channel, now)
 
     def _take_welcome(self, channel: Channel, now: float, reply: m.Message) -> None:
         try:

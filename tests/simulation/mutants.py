@@ -178,6 +178,8 @@ MUTANTS = (
     Mutant("a worker whose last hello was late hears that the run is over", "server/core/core.py",
            "if isinstance(error, UnknownSession) and peer in self._left and self._state.over is not None:",
            "if False:"),
+    Mutant("who still waits for a shard when the run is over says hello again to the others", "common/client/core.py",
+           "if isinstance(reply, m.HeartbeatAck) and reply.stop and", "if False and"),
     Mutant("a client that has joined does not say hello again", "common/client/core.py",
            "            if self.joined:\n                for each", "            if False:\n                for each"),
     Mutant("a worker that is stuck leases another strip", "worker/training/strips.py",

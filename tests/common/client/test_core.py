@@ -389,6 +389,19 @@ def test_who_waits_for_one_server_stays_alive_for_the_others() -> None:
     assert len(talk.messages(m.Heartbeat, 0)) == 3
 
 
+@pytest.mark.parametrize("is_over", [False, True])
+def test_who_still_waits_for_a_shard_when_the_run_is_over_says_hello_again_to_the_others(*, is_over: bool) -> None:
+    """Seen to fail: they waited for it, and the shard that it waited for waited for them (simulation, seed 9952)."""
+
+    def first(heard: Heard) -> m.Message | None:
+        return m.HeartbeatAck(is_over) if isinstance(heard.message, m.Heartbeat) else shard_script(0)(heard)
+
+    talk = Conversation([first, lambda _: None])
+    talk.core.join("worker", talk.now)
+    talk.rest(2.5 * HEARTBEAT_AFTER_S)
+    assert (len(talk.messages(m.Hello, 0)) > 1) is is_over
+
+
 def test_a_server_that_falls_silent_is_named_and_silence_counts_only_while_a_reply_is_owed() -> None:
     talk = joined(silence_s=3.0)
     talk.rest(60.0)
