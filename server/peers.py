@@ -105,7 +105,7 @@ class Peers:
 
         While one does not answer, or a disk cannot read a part, copy from all again: what the others have is never old.
         That ends after `patience_s`, but on an empty disk, which cannot tell in which generation this shard has died,
-        not before each has answered, and what it knows of generations was taken.
+        not before each has answered, and this shard has stored the generation and marks that it told.
         """
         if not self._others:
             return

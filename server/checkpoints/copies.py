@@ -42,8 +42,8 @@ class Heard(NamedTuple):
     """What another shard has told: the newest generation that it knows, the marks by shard, whether it has looked.
 
     `is_copied`: this shard has copied all that it lacked. What a disk cannot read now is to be asked for again.
-    `is_taken`: its generation and marks are known here, too. They are not as long as other parts cannot be copied than
-    the last time.
+    `is_taken`: this shard has stored its generation and marks, too. It stores them once it has copied the parts, or has
+    failed to copy the same ones twice.
     """
 
     generation: Generation | None
@@ -148,9 +148,9 @@ class Copies:
         if found.get("whole") is True:
             self._forget(peer, parts)
         before, self._failed[peer] = self._failed.get(peer, set()), failed
-        is_copied = all(parts.values()) and not failed
-        heard = Heard(newest, marks, found.get("whole") is True, is_copied, is_taken=not failed - before)
-        if failed - before:
+        is_copied, is_taken = all(parts.values()) and not failed, failed <= before
+        heard = Heard(newest, marks, found.get("whole") is True, is_copied, is_taken)
+        if not is_taken:
             return heard  # what follows these parts is taken once they have been asked for again
         known = generations.newest(self._config.out)
         if newest and (known is None or known.number < newest.number):

@@ -262,8 +262,10 @@ class ApartOracle:
         """The manifests of checkpoints that were found whole, by label."""
         self._contents: dict[int, str] = {}
         self._line = {0: math.inf}
-        """The generations whose training goes on in the newest one that serves, and how far it had come when the next
-        one began: what they have trained after that is gone."""
+        """How far each generation had come when the next one began from it, infinity for the newest that serves.
+
+        The run has lost what a generation trained after that, and all of those that are not named here.
+        """
         self._served: set[tuple[int, int]] = set()
         self._begun: set[str] = set()
         """The generations that shard 0 has had on its disk, by content."""

@@ -39,7 +39,7 @@ APART = (
     ("it knows the same generation of that number", "server/peers.py",
      " if heard.generation == generation]", "]"),
     ("a part that could not be copied is asked for again before what follows", "server/checkpoints/copies.py",
-     "        if failed - before:\n", "        if False:\n"),
+     "        if not is_taken:\n", "        if False:\n"),
     ("a part that a disk does not read is no removed one", "server/checkpoints/copies.py",
      '                found[name] = ""\n', "                pass\n"),
     ("removed parts are forgotten", "server/checkpoints/copies.py",

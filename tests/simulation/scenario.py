@@ -77,9 +77,10 @@ END_FAULTS = ("kill worker", "kill shard", "stop shard", "cut", "lose one way", 
 MORE_END_FAULTS = ("stop worker", "cut all", "slow link", "fill queue", "cut visitor", "disk full", "disk fails")
 """These, too, since draw 10."""
 SINCE = {
-    "damage checkpoint": 3, "damage strip": 4, "fill queue": 6, "damage beginning": 10, "old disk": 10, "dying disk": 11
+    "damage checkpoint": 3, "liar": 3, "damage strip": 4, "fill queue": 6, "idler": 6, "damage beginning": 10,
+    "old disk": 10, "dying disk": 11,
 }  # fmt: skip
-"""The draw with which a kind of faults has come; the others have always been there. See DRAW."""
+"""The draw with which a kind of faults or a visitor has come; the others have always been there. See DRAW."""
 VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1, "liar": 0.2, "idler": 0.1}
 """The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it, one
 who sends what must be refused, and one who takes strips and trains nothing."""
@@ -214,7 +215,7 @@ class Scenario:
         def share(question: str) -> float:
             return ask(question).random()
 
-        def of_draw(kinds: Sequence[str]) -> list[str]:
+        def of_draw(kinds: Iterable[str]) -> list[str]:
             return [kind for kind in kinds if SINCE.get(kind, 1) <= draw]
 
         several = [1, 1, 1, 1, 2, 2, 2, 2, 3, 4] if is_seventh else [1, 1, 1, 2, 2, 2, 3, 4]
@@ -254,8 +255,7 @@ class Scenario:
                 "mean_gradient": True, "backup": int(mode == "sync" and share("backup") < 0.3),
                 "staleness": ask("staleness").choice(POLICIES) if mode == "sync" and is_third else "none",
             }  # fmt: skip
-        since = {"liar": is_third, "idler": is_sixth}
-        visitors = [name for name, rate in VISITORS.items() if share(name) < rate and since.get(name, True)]
+        visitors = [name for name in of_draw(VISITORS) if share(name) < VISITORS[name]]
         if "liar" in visitors and "idler" in visitors:  # against both, synchronous training takes minutes for a step
             visitors.remove("idler")
         if options.get("schedule", "tensors" if "objective" in options else "blocks") != "blocks":
