@@ -109,6 +109,11 @@ class Cuts:
         return (-1, -1) if self._blocks is None else self._blocks.reached()
 
     @property
+    def is_trained(self) -> bool:
+        """Return whether, in exclusive order, all rows of this shard have been through every round of the training."""
+        return self.in_order and self.reached[1] >= self._rounds
+
+    @property
     def requested(self) -> bool:
         """Return whether a client waits for a checkpoint."""
         return bool(self._requests)

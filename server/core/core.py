@@ -551,8 +551,8 @@ class Core:
         state.ending = end
         state.progress.stop()
         state.waiting.wake(Condition.LEASE)
-        drained = state.progress.schedule is not None and state.progress.complete
-        if end.ending is Ending.FAILED or not state.cuts.in_order or not state.sessions.workers or drained:
+        is_drained = state.cuts.is_trained if state.progress.schedule is None else state.progress.complete
+        if end.ending is Ending.FAILED or not state.cuts.in_order or not state.sessions.workers or is_drained:
             self._close(end)
 
     def _close(self, end: RunEnd) -> None:

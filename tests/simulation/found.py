@@ -82,6 +82,7 @@ FOUND = {
     (6421, 10): "a disk had room again just when a shard ended, which then waited for others that it had not told",
     (3359, 11): "a disk did not tell whether a part was there, and the shard ended with a traceback",
     (9952, 11): "a worker waited for a shard that was down when the run ended, and each waited for another",
+    (5389, 11): "shard 0 took a worker for one that waited, which joined just then, and each waited for another",
     (32832, 11): "the oracle expected a checkpoint that was left behind when a generation began from an earlier one",
     (1203, 9): "automatic checkpoints in the middle of a sweep were skipped, because partitions were past their rounds",
     (59429, 2): "shards replaced two checkpoints in the store at the same time, and it had none whole",

@@ -180,6 +180,8 @@ MUTANTS = (
            "if False:"),
     Mutant("who still waits for a shard when the run is over says hello again to the others", "common/client/core.py",
            "if isinstance(reply, m.HeartbeatAck) and reply.stop and", "if False and"),
+    Mutant("a shard whose rows are trained does not wait for workers when the run ends", "server/core/core.py",
+           "is_drained = state.cuts.is_trained if", "is_drained = False if"),
     Mutant("a client that has joined does not say hello again", "common/client/core.py",
            "            if self.joined:\n                for each", "            if False:\n                for each"),
     Mutant("a worker that is stuck leases another strip", "worker/training/strips.py",

@@ -211,6 +211,16 @@ class Worker:
         self.sent = None
 
 
+def two_shards(dataset: Dataset) -> list[Shard]:
+    own = {"shards": 2, "epochs": EPOCHS, "seed": 1, "lease_s": LEASE_S, "patience_s": PATIENCE_S}
+    cluster = [shard(dataset, number=number, **own) for number in range(2)]
+    for one in cluster:
+        table = one.state.table
+        rows = np.searchsorted(dataset.layout.bounds, np.arange(table.first, table.last), "right")
+        table.values = np.repeat(rows[:, None].astype(np.float32), table.shape[1], axis=1)
+    return cluster
+
+
 class Liars(RuleBasedStateMachine):
     """Three names, of which each may be honest or not at any time."""
 
@@ -218,14 +228,9 @@ class Liars(RuleBasedStateMachine):
 
     @initialize()
     def start(self) -> None:
-        own = {"shards": 2, "epochs": EPOCHS, "seed": 1, "lease_s": LEASE_S, "patience_s": PATIENCE_S}
-        self.cluster = [shard(self.dataset, number=number, **own) for number in range(2)]
+        self.cluster = two_shards(self.dataset)
         self.bounds = self.dataset.layout.bounds
         self.expected = values_at_rounds(rounds_of(self.cluster[0]))
-        for one in self.cluster:
-            table = one.state.table
-            rows = np.searchsorted(self.bounds, np.arange(table.first, table.last), "right")
-            table.values = np.repeat(rows[:, None].astype(np.float32), table.shape[1], axis=1)
         self.workers: dict[str, Worker] = {}
         self.incarnations = 0
 
@@ -384,3 +389,18 @@ class Liars(RuleBasedStateMachine):
 def test_liars_change_nothing(dataset: Dataset) -> None:
     kind: Any = type("OfThisDataset", (Liars,), {"dataset": dataset})
     run_state_machine_as_test(kind, settings=quick(40))
+
+
+def test_a_shard_that_hears_of_the_end_waits_for_its_workers_unless_its_rows_are_trained(dataset: Dataset) -> None:
+    """Seen to fail: it waited ten seconds for a worker that had joined it, and not shard 0 (simulation, seed 5389)."""
+    stopped, complete = two_shards(dataset), two_shards(dataset)
+    for cluster in (stopped, complete):
+        worker = Worker(cluster, "a", 1)
+        for _ in range(2000):
+            if (cluster is stopped and worker.reports) or cluster[0].state.over is not None:
+                break
+            if not worker.act():
+                worker.lease()
+        cluster[1].core.finish(RunEnd(Ending.COMPLETE))
+    assert complete[0].state.over == complete[1].state.over == RunEnd(Ending.COMPLETE)
+    assert stopped[1].state.over is None
