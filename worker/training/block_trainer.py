@@ -22,6 +22,7 @@ from glovewire.common.model.random_streams import Purpose, stream
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
+from glovewire.common.runtime.memory import trim
 from glovewire.common.storage.dataset import Dataset
 
 from ..kernels import glove as kernels
@@ -33,6 +34,9 @@ from .minibatch_trainer import Minibatch, MinibatchTrainer, glove_trainer
 from .strips import Instruction, Lease, Load, Pull, Push, Report, Strip, Strips, Train, Visit, told
 
 PORTION_ENTRIES = 1 << 18
+TRIM_BYTES = 16 << 20
+"""Before a strip whose own rows take more than this, free memory goes back to the kernel: much of it is in pieces that
+are too small for them. With smaller rows that would save little, and cost more: its pages are cleared again."""
 STRIPES_TOGETHER = 8
 """Stripes whose tiles are trained in one shuffled order: the rows of 8,192 words, 17 MB, stay in the last cache."""
 
@@ -244,6 +248,8 @@ class BlockTrainer:
 
     def _train(self, visit: Visit) -> None:
         began, strip, pulled = self._store.now(), visit.strip, self._pulled.pop(visit)
+        if visit.is_own and visit.nbytes > TRIM_BYTES:
+            trim()
         rows = LocalRows.of(pulled.values, adds=not self._exclusive and not self._in_place)
         if visit.is_own:
             self._own[strip], self._results[strip] = rows, StripResult()
