@@ -82,7 +82,7 @@ class RequestClient:
             self.poll(POLL_MS, silence=False)
             if self._links.now() > deadline and not self._core.joined:
                 silent = [self.where(shard) for shard in self._core.strangers]
-                where = f"no server answers at {', '.join(silent)}"
+                where = f"no server answers at {', '.join(silent)}: see that it runs and can be reached"
                 raise self._core.not_ready or errors.DeadlineExceeded(where if silent else APART)
         welcome = self.channels[0].welcome
         assert welcome is not None
