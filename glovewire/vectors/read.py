@@ -87,17 +87,16 @@ def _read_file(path: Path) -> Vectors:
         return _read_zip(path, path)
     compression = next((suffix for magic, suffix in _COMPRESSED.items() if head.startswith(magic)), "")
     with open_decompressed(path, compression) as raw, BufferedReader(cast(Any, raw)) as stream:
-        return _read_stream(cast(BinaryIO, stream), path)
+        return _read_stream(stream, path)
 
 
-def _read_stream(stream: BinaryIO, path: Path) -> Vectors:
+def _read_stream(stream: BufferedReader | zipfile.ZipExtFile, path: Path) -> Vectors:
     """Read a file of any format from its content, decompressed."""
-    head = stream.read(16)
-    rest = _Prefixed(head, stream)
+    head = stream.peek(16)
     if head.startswith(FASTTEXT_MAGIC):
-        return parse_fasttext(rest.read(), path)
+        return parse_fasttext(stream.read(), path)
     if head.startswith(_ZIP):
-        return _read_zip(BytesIO(rest.read()), path)
+        return _read_zip(BytesIO(stream.read()), path)
     if head.startswith(_PICKLES):
         raise MalformedFile(
             f"{path} is a Python pickle, which could run any program and is not loaded: write the vectors with "
@@ -106,29 +105,8 @@ def _read_stream(stream: BinaryIO, path: Path) -> Vectors:
     if head.startswith(_NPY):
         raise MalformedFile(f"{path} is an array without words: give an npz file with `vectors` and `vocabulary`")
     if len(head) > 9 and head[8:9] == b"{" and 2 <= int.from_bytes(head[:8], "little") <= _MAX_JSON_BYTES:
-        return _read_safetensors(rest.read(), path)
-    return read_words(cast(BinaryIO, rest), path)
-
-
-class _Prefixed:
-    """A stream with bytes put back in front of it."""
-
-    def __init__(self, head: bytes, stream: BinaryIO) -> None:
-        self._head, self._stream = head, stream
-
-    def read(self, size: int = -1) -> bytes:
-        """Return at most `size` bytes, or all that are left; b"" at the end."""
-        head, self._head = self._head, b""
-        if 0 <= size < len(head):
-            self._head = head[size:]
-            return head[:size]
-        return head + self._stream.read(size if size < 0 else size - len(head))
-
-    def readline(self, limit: int = -1) -> bytes:
-        """Return the bytes up to the next newline, at most `limit` of them."""
-        head, self._head = self._head, b""
-        line, newline, self._head = head.partition(b"\n")
-        return line + newline if newline else head + self._stream.readline(limit)
+        return _read_safetensors(stream.read(), path)
+    return read_words(cast(BinaryIO, stream), path)
 
 
 # ---- archives
@@ -148,7 +126,7 @@ def _read_zip(source: Path | BytesIO, path: Path) -> Vectors:
         except RuntimeError as error:  # a password, or a compression that Python does not know
             raise MalformedFile(f"{path}: {error}: unpack it with another program and name the file in it") from error
         with opened as stream:
-            return _read_stream(cast(BinaryIO, stream), path)
+            return _read_stream(cast(zipfile.ZipExtFile, stream), path)
 
 
 def _read_npz(source: Path | BytesIO, path: Path) -> Vectors:
