@@ -147,8 +147,7 @@ class _Reader:
             raise MalformedFile(f"{self._path} has {error}") from error
         buckets = buckets if longest > 0 else 0
         encoded, counts = self._vocabulary()
-        own, ngram_rows = self._matrix(len(encoded), buckets, dim)
-        found, rows = ngram_rows
+        own, found, rows = self._matrix(len(encoded), buckets, dim)
         subwords = Subwords(ngrams, found, np.arange(len(found), dtype=np.int32), rows)
         for first in range(0, len(own) if buckets else 0, _ROWS_AT_ONCE):
             piece = slice(first, first + _ROWS_AT_ONCE)
@@ -182,8 +181,8 @@ class _Reader:
             counts[number], _ = self._unpack(_ENTRY)
         return encoded, counts
 
-    def _matrix(self, words: int, buckets: int, dim: int) -> tuple[Rows, tuple[npt.NDArray[np.int32], Rows]]:
-        """Return the rows of the words, and the buckets that have one that is not zero with their rows."""
+    def _matrix(self, words: int, buckets: int, dim: int) -> tuple[Rows, npt.NDArray[np.int32], Rows]:
+        """Return the rows of the words, and the buckets that have a row that is not zero, with these rows."""
         quantised, rows, columns = self._unpack(_MATRIX)
         if quantised:
             raise MalformedFile(f"{self._path} is a quantised model: use the model from which it was made")
@@ -192,18 +191,12 @@ class _Reader:
         if rows * columns * 4 > len(self._data) - self._at:
             raise ValueError("its end is missing")
         table = np.frombuffer(self._data, dtype="<f4", count=rows * columns, offset=self._at).reshape(rows, columns)
-        kept = [np.zeros(0, dtype=np.int64)]
+        used = np.empty(rows, dtype=np.bool_)
         for first in range(0, rows, _ROWS_AT_ONCE):
-            some = table[first : first + _ROWS_AT_ONCE]
-            if not np.isfinite(some).all():
-                raise ValueError("its vectors hold NaN or infinity")
-            if first + len(some) > words:
-                kept.append(first + np.flatnonzero(some.any(axis=1)))
-        found = np.concatenate(kept)
-        found = found[found >= words]
-        own = table[:words].astype(np.float32)
-        ngrams = np.empty((len(found), dim), dtype=np.float32)
-        for first in range(0, len(found), _ROWS_AT_ONCE):
             piece = slice(first, first + _ROWS_AT_ONCE)
-            ngrams[piece] = table[found[piece]]
-        return own, ((found - words).astype(np.int32), ngrams)
+            if not np.isfinite(table[piece]).all():
+                raise ValueError("its vectors hold NaN or infinity")
+            used[piece] = table[piece].any(axis=1)
+        found = np.flatnonzero(used[words:])
+        ngrams = table[words:][found].astype(np.float32, copy=False)
+        return table[:words].astype(np.float32), found.astype(np.int32), ngrams
