@@ -83,9 +83,7 @@ class KeyedVectors:
         from .formats import by_frequency
 
         loaded = by_frequency(loaded)
-        return cls(
-            loaded.words, loaded.vectors, counts=loaded.counts, subwords=loaded.subwords, facts=dict(loaded.facts)
-        )
+        return cls(loaded.words, loaded.vectors, counts=loaded.counts, subwords=loaded.subwords, facts=loaded.facts)
 
     # ---- words and rows
 
@@ -410,7 +408,8 @@ class KeyedVectors:
         from .export import save
 
         path = Path(path)
-        save(self._as_read(), path, format)
+        loaded = Vectors(tuple(self.index_to_key), self.vectors, self.facts, self.counts, self.subwords)
+        save(loaded, path, format)
         return path
 
     def to_gensim(self) -> GensimVectors:
@@ -432,9 +431,6 @@ class KeyedVectors:
             for word, count in zip(self.index_to_key, self.counts.tolist(), strict=True):
                 made.set_vecattr(word, "count", count)
         return made
-
-    def _as_read(self) -> Vectors:
-        return Vectors(tuple(self.index_to_key), self.vectors, self.facts, self.counts, self.subwords)
 
 
 def load(path: str | PathLike[str], dataset: str | PathLike[str] | None = None) -> KeyedVectors:
