@@ -10,7 +10,6 @@ from glovewire.common.cli.config_file import saved_value
 from glovewire.common.errors import UsageError
 from glovewire.common.model.options import DEFAULTS, TrainingOptions
 from glovewire.common.storage import run_folder as runs
-from glovewire.common.storage.artifacts import require_free
 from glovewire.common.storage.stores import uploaded
 
 from .read import read_vectors
@@ -29,7 +28,6 @@ def add_subwords(path: Path, out: Path, factor: float | None = None) -> dict[str
         objective = saved_value(path / runs.CONFIG, "objective", str) or "sgns"
         factor = float(DEFAULTS.get(objective, {}).get("subwords", TrainingOptions.subwords))
     with uploaded(out, "run") as place:
-        require_free(place, what="run")
         runs.prepare(place)
         vectors = np.array(loaded.vectors)
         subwords = runs.write_with_ngrams(place, loaded.words, vectors, factor, loaded.facts, loaded.counts)
