@@ -18,7 +18,7 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import Vectors
 from glovewire.server.checkpoints import files
 
-_BETWEEN, _OF = ".shard-", "-of-"
+_BETWEEN = ".shard-"
 
 
 def is_checkpoint(path: Path) -> bool:

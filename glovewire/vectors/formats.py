@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _ROWS_AT_ONCE = 1024
 _MOST_TEXT_BYTES = 2 << 30
-_SHOWN_OF_A_WORD = 40
 
 
 def write_glove(stream: BinaryIO, loaded: Vectors) -> None:
@@ -59,7 +58,7 @@ def fixed_width(words: Sequence[str]) -> npt.NDArray[np.str_]:
     size = len(words) * len(longest) * 4
     if size > _MOST_TEXT_BYTES:
         raise OutputError(
-            f"the format npz gives every word the width of the longest, {longest[:_SHOWN_OF_A_WORD]!r}... with "
+            f"the format npz gives every word the width of the longest, {longest[:40]!r}... with "
             f"{len(longest):,} characters: {len(words):,} words would take {size / 2**30:,.1f} GiB; preprocess the "
             "text without such words"
         )
