@@ -40,7 +40,7 @@ def _describe(path: Path, *, verify: bool) -> dict[str, Any]:
     if os.path.isfile(path):
         return _file(path)
     if runs.is_run(path) and not (path / MANIFEST).exists():
-        return _head(path, "run", None) | {"state": "in training, or stopped before the end"} | _progress(path)
+        return {"path": str(path), "kind": "run", "state": "in training, or stopped before the end"} | _progress(path)
     kind = Manifest.read(path).kind
     if kind == datasets.KIND:
         return _dataset(path, verify=verify)
@@ -49,21 +49,18 @@ def _describe(path: Path, *, verify: bool) -> dict[str, Any]:
     return _other(path, kind, verify=verify)
 
 
-def _head(path: Path, kind: str, manifest: Manifest | None, *, verified: bool = False) -> dict[str, Any]:
-    head: dict[str, Any] = {"path": str(path), "kind": kind}
-    if manifest is not None:
-        _require_counts(path, manifest.facts)
-        files = {name: int(entry["bytes"]) for name, entry in manifest.files.items()}
-        head |= {"schema": manifest.schema, "checksum": manifest.checksum, "verified": verified}
-        head |= {"bytes": sum(files.values()), "files": files}
-    return head
+def _head(path: Path, kind: str, manifest: Manifest, *, verified: bool) -> dict[str, Any]:
+    _require_counts(path, manifest.facts)
+    files = {name: int(entry["bytes"]) for name, entry in manifest.files.items()}
+    head = {"path": str(path), "kind": kind, "schema": manifest.schema, "checksum": manifest.checksum}
+    return head | {"verified": verified, "bytes": sum(files.values()), "files": files}
 
 
 def _file(path: Path) -> dict[str, Any]:
     loaded = read_vectors(path)
-    known = {"words": len(loaded.words), "dim": loaded.dim, "mean_norm": _mean_norm(loaded)}
     ngrams = {} if loaded.subwords is None else {"ngrams": len(loaded.subwords.buckets)}
-    return _head(path, "vectors of another program", None) | known | ngrams | {"bytes_of_file": path.stat().st_size}
+    head = {"path": str(path), "kind": "vectors of another program", "words": len(loaded.words), "dim": loaded.dim}
+    return head | {"mean_norm": _mean_norm(loaded)} | ngrams | {"bytes_of_file": path.stat().st_size}
 
 
 def _dataset(path: Path, *, verify: bool) -> dict[str, Any]:
@@ -107,8 +104,6 @@ def _sum(opened: datasets.Dataset) -> float:
 def _block_sizes(opened: datasets.Dataset) -> dict[str, int]:
     """Return the number of stored entries of the smallest, the median and the largest block."""
     sizes = np.diff(opened.tiles[opened.layout.first_tile])
-    if not len(sizes):
-        return {"min": 0, "median": 0, "max": 0}
     return {"min": int(sizes.min()), "median": int(np.median(sizes)), "max": int(sizes.max())}
 
 
