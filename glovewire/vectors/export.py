@@ -41,8 +41,7 @@ STREAM_FORMATS = {
 }
 SEEKING_FORMATS = ("npz", "fasttext-bin")
 """Formats that are not written from beginning to end."""
-FOLDER_FORMATS = ("projector", "run")
-VECTOR_FORMATS = (*STREAM_FORMATS, *FOLDER_FORMATS)
+VECTOR_FORMATS = (*STREAM_FORMATS, "projector", "run")
 DATASET_FORMATS = ("npz", "stanford")
 STDOUT = Path("-")
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
@@ -60,23 +59,17 @@ def export(
     a library that is not installed.
     """
     with local(path) as place, uploaded(out, "export") as target:
-        return _export(place, form, target, centre=centre, seed=seed, dataset=dataset) | {
-            "out": url_of(out) or str(out)
-        }
-
-
-def _export(path: Path, form: str, out: Path, *, centre: bool, seed: int, dataset: Path | None) -> dict[str, Any]:
-    if out != STDOUT:
-        require_free(out, what="export")
-    kind = runs.KIND if _holds_vectors(path) else Manifest.read(path).kind
-    if kind == runs.KIND:
-        facts = _export_vectors(path, form, out, centre=centre, dataset=dataset)
-    elif kind == datasets.KIND:
-        facts = _export_dataset(path, form, out, centre=centre, seed=seed)
-    else:
-        raise ArtifactError(f"{path} is a {kind}: only vectors, a run or a dataset can be exported")
-    size = {} if out == STDOUT else {"bytes": sum(path.stat().st_size for path in files_in(out))}
-    return {"format": form, "out": "", **facts, **size}
+        if out != STDOUT:
+            require_free(target, what="export")
+        kind = runs.KIND if _holds_vectors(place) else Manifest.read(place).kind
+        if kind == runs.KIND:
+            facts = _export_vectors(place, form, target, centre=centre, dataset=dataset)
+        elif kind == datasets.KIND:
+            facts = _export_dataset(place, form, target, centre=centre, seed=seed)
+        else:
+            raise ArtifactError(f"{place} is a {kind}: only vectors, a run or a dataset can be exported")
+        size = {} if out == STDOUT else {"bytes": sum(file.stat().st_size for file in files_in(target))}
+        return {"format": form, "out": url_of(out) or str(out), **facts, **size}
 
 
 def save(loaded: runs.Vectors, out: Path, form: str | None) -> None:
