@@ -20,14 +20,14 @@ Neighbours = list[tuple[str, float]]
 RECENT = 64
 
 
-def unit_rows(vectors: Floats, *, centre: bool = False) -> Rows:
+def unit_rows(vectors: Floats, mean: Rows | None = None) -> Rows:
     """Return the rows of `vectors`, shape (words, dim), scaled to length 1 as float32; a zero row stays zero.
 
-    With `centre`, the mean row is subtracted first.
+    If given, `mean`, shape (dim,), is subtracted first.
     """
     rows = np.array(vectors, dtype=np.float32)
-    if centre:
-        rows -= rows.mean(axis=0)
+    if mean is not None:
+        rows -= mean
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     np.divide(rows, lengths, out=rows, where=lengths > 0)
     return rows
@@ -58,7 +58,7 @@ class UnitVectors:
     ) -> Self:
         """Return the unit vectors of `vectors`, shape (words, dim); with `centre`, their mean is subtracted first."""
         mean = np.asarray(vectors, dtype=np.float32).mean(axis=0) if centre else None
-        return cls(words, unit_rows(vectors, centre=centre), subwords, mean)
+        return cls(words, unit_rows(vectors, mean), subwords, mean)
 
     @cached_property
     def index(self) -> dict[str, int]:
@@ -82,7 +82,7 @@ class UnitVectors:
         composed = None if self.subwords is None else self.subwords.compose(word)
         if composed is None:
             return None
-        return Found(unit_rows((composed if self.mean is None else composed - self.mean)[None])[0], None)
+        return Found(unit_rows(composed[None], self.mean)[0], None)
 
     def nearest(self, found: Found, top: int) -> Neighbours:
         """Return the `top` words with the largest cosine to a word, without that word.
