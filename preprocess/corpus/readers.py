@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from glovewire.common.array_types import Bytes, Indices
+from glovewire.common.array_types import Indices
 from glovewire.common.errors import CorpusError
-from glovewire.common.runtime.compiled import compiled
 
 from ..tokens.string_table import packed
 from .json_lines import text_of
@@ -19,7 +18,6 @@ from .splits import InputSplit, line_too_long
 
 BATCH_BYTES = 1 << 19
 _BOM = b"\xef\xbb\xbf"
-_NEWLINE = 10
 
 
 @dataclass(frozen=True)
@@ -79,9 +77,10 @@ def _text_batches(split: InputSplit, longest: int) -> Iterator[LineBatch]:
         if stop == 0:
             stop = (data.find(b"\n", at) + 1) or len(data)
         text = data[at:stop]
-        count = text.count(b"\n") + (not text.endswith(b"\n"))
-        starts, stops = np.empty(count, np.int64), np.empty(count, np.int64)
-        _find_lines(np.frombuffer(text, np.uint8), starts, stops)
+        stops = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n"))
+        if not text.endswith(b"\n"):
+            stops = np.append(stops, len(text))
+        starts = np.append(0, stops[:-1] + 1)
         lengths = stops - starts
         if int(lengths.max()) > longest:
             raise line_too_long(split.label, _line_number(split, item + int(lengths.argmax())), longest)
@@ -106,17 +105,6 @@ def _read_lines(split: InputSplit, longest: int) -> bytes:
             return data[begin:] if split.start else data.removeprefix(_BOM)
     except OSError as error:
         raise CorpusError(f"{split.label} cannot be read: {error.strerror or error}") from error
-
-
-@compiled
-def _find_lines(data: Bytes, starts: Indices, stops: Indices) -> None:
-    line, start = 0, 0
-    for at in range(len(data)):
-        if data[at] == _NEWLINE:
-            starts[line], stops[line] = start, at
-            line, start = line + 1, at + 1
-    if start < len(data):
-        starts[line], stops[line] = start, len(data)
 
 
 def _json_texts(split: InputSplit, column: str, longest: int) -> Iterator[str]:
