@@ -76,7 +76,7 @@ class PairJob(Job):
 
     def do(self, group: int) -> int:
         """Count a group of pairs, and return 1."""
-        slots, used = _empty(_FIRST_SLOTS), 0
+        slots, used = np.zeros((_FIRST_SLOTS, 2), np.int64), 0
         for segment in self._segments:
             ids = segment.load(_IDS)
             for _, stream in segment.streams():
@@ -127,18 +127,6 @@ def _pairs_path(scratch: ScratchFolder, name: str) -> Path:
     return scratch.folder / f"{name}.pairs.npy"
 
 
-def _empty(count: int) -> Indices:
-    slots = np.zeros((count, 2), np.int64)
-    slots[:, 0] = -1
-    return slots
-
-
-def _grown(slots: Indices) -> Indices:
-    out = _empty(2 * len(slots))
-    _rehash(slots, out)
-    return out
-
-
 @compiled
 def _hash(key: Any) -> np.uint64:
     mixed = np.uint64(key) * _MULTIPLIER
@@ -147,20 +135,23 @@ def _hash(key: Any) -> np.uint64:
 
 @compiled
 def _slot(slots: Indices, key: Any, mixed: Any) -> np.int64:
-    """Return the slot of a key, or the empty one where it belongs."""
+    """Return the slot of a key, or the empty one, with count 0, where it belongs."""
     mask = len(slots) - 1
     at = np.int64(mixed >> np.uint64(16)) & mask
-    while slots[at, 0] != key and slots[at, 0] >= 0:
+    while slots[at, 0] != key and slots[at, 1] > 0:
         at = (at + 1) & mask
     return np.int64(at)
 
 
 @compiled
-def _rehash(slots: Indices, out: Indices) -> None:
+def _grown(slots: Indices) -> Indices:
+    """Return a table of the same keys and counts with twice as many slots."""
+    out = np.zeros((2 * len(slots), 2), np.int64)
     for n in range(len(slots)):
-        if slots[n, 0] >= 0:
+        if slots[n, 1] > 0:
             at = _slot(out, slots[n, 0], _hash(slots[n, 0]))
             out[at, 0], out[at, 1] = slots[n, 0], slots[n, 1]
+    return out
 
 
 @compiled
@@ -178,7 +169,7 @@ def _count_pairs(
         if 2 * used >= len(slots):
             return n, used
         at = _slot(slots, key, mixed)
-        if slots[at, 0] < 0:
+        if slots[at, 1] == 0:
             slots[at, 0] = key
             used += 1
         slots[at, 1] += 1
