@@ -127,9 +127,7 @@ def _abbreviations(
             np.add.at(counts, (stems.stop[chosen].astype(np.int64), ids), stems.words.counts[chosen])
             np.add.at(counts[2], ids, stems.words.traits[chosen] >> FINALS_SHIFT)
         stopped = np.flatnonzero(counts[1])
-        data, bounds = table.strings(stopped)
-        shape = np.empty((len(stopped), 4), np.int64)
-        _shapes(data, bounds, shape)
+        shape = _shapes(*table.strings(stopped))
         score = _abbreviation_scores(counts[1, stopped], counts[0, stopped], shape[:, 0], shape[:, 1], totals)
         seldom_final = 4 * counts[2, stopped] * totals.glued <= 3 * counts[1, stopped] * totals.finals
         good = (score >= _ABBREVIATION) & (shape[:, 2] > 0) & (seldom_final | (shape[:, 1] > 0))
@@ -156,7 +154,7 @@ def _observe_segment(segment: Segment, abbreviations: StringTable, totals: _Tota
     stems = _Stems.of(segment)
     letters = _marks_of_letters(stems)
     totals.numbers += int(stems.words.counts[letters & _NUMBER != 0].sum())
-    for starts in (stems.starts, _last_parts(stems)):
+    for starts in (stems.starts, _after_hyphens(stems.data, stems.starts, stems.stops)):
         letters[stems.stop & (abbreviations.look_up(stems.data, starts, stems.stops) >= 0)] |= _ABBREVIATED
     marks = np.zeros(segment.size, np.uint32)
     marks[stems.words.numbers] = letters
@@ -253,17 +251,10 @@ def _expected(segments: Sequence[Segment], groups: int) -> int:
 
 
 def _marks_of_letters(stems: _Stems) -> Marks:
-    marks = np.zeros(len(stems.starts), np.uint32)
-    _mark_letters(stems.data, stems.starts, stems.stops, stems.stop, marks)
+    marks = _mark_letters(stems.data, stems.starts, stems.stops, stems.stop)
     ids = _MARKED.look_up(stems.data, stems.starts, stems.stops)
     marks[ids >= 0] |= _OF_MARKED[ids[ids >= 0]]
     return marks
-
-
-def _last_parts(stems: _Stems) -> Indices:
-    starts = stems.starts.copy()
-    _after_hyphens(stems.data, stems.stops, starts)
-    return starts
 
 
 def _global_keys(
@@ -350,8 +341,9 @@ def _summed(keys: Indices, counts: Indices) -> tuple[Indices, Indices]:
 
 
 @compiled
-def _shapes(data: Bytes, bounds: Indices, out: Indices) -> None:
-    """Write the number of each string's characters, of its full stops, and of its letters."""
+def _shapes(data: Bytes, bounds: Indices) -> Indices:
+    """Return the number of each string's characters, of its full stops, and of its letters; int64 (strings, 3)."""
+    out = np.empty((len(bounds) - 1, 3), np.int64)
     for n in range(len(out)):
         characters, periods, letters = 0, 0, 0
         for at in range(bounds[n], bounds[n + 1]):
@@ -360,11 +352,13 @@ def _shapes(data: Bytes, bounds: Indices, out: Indices) -> None:
             periods += byte == _STOP_BYTE
             letters += byte >= 128 or 97 <= byte <= 122
         out[n, 0], out[n, 1], out[n, 2] = characters, periods, letters
+    return out
 
 
 @compiled
-def _mark_letters(data: Bytes, starts: Indices, stops: Indices, stop: Any, out: Marks) -> None:
-    """Mark words by their letters, as PunktToken's properties do; a character beyond ASCII counts as a letter."""
+def _mark_letters(data: Bytes, starts: Indices, stops: Indices, stop: Any) -> Marks:
+    """Return marks of words by letters, as PunktToken's properties do; a character beyond ASCII counts as a letter."""
+    out = np.empty(len(starts), np.uint32)
     for n in range(len(out)):
         letters, digits, others, characters = 0, 0, 0, 0
         for at in range(starts[n], stops[n]):
@@ -385,15 +379,17 @@ def _mark_letters(data: Bytes, starts: Indices, stops: Indices, stop: Any, out: 
         if stop[n] and characters == 1 and letters == length and first != 95:
             mark |= _INITIAL
         out[n] = mark
+    return out
 
 
 @compiled
-def _after_hyphens(data: Bytes, stops: Indices, starts: Indices) -> None:
-    for n in range(len(starts)):
-        at = stops[n]
-        while at > starts[n] and data[at - 1] != 45:
-            at -= 1
-        starts[n] = at
+def _after_hyphens(data: Bytes, starts: Indices, stops: Indices) -> Indices:
+    """Return where the part of each string after its last hyphen begins; int64 (strings,)."""
+    out = stops.copy()
+    for n in range(len(out)):
+        while out[n] > starts[n] and data[out[n] - 1] != 45:
+            out[n] -= 1
+    return out
 
 
 @compiled

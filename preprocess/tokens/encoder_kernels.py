@@ -95,18 +95,14 @@ def split_words(text: bytes) -> tuple[Bytes, Indices, Indices]:
 
 
 @compiled
-def _ascii_flags(data: Bytes, bounds: Indices, out: Bytes) -> None:
+def ascii_flags(data: Bytes, bounds: Indices) -> Bytes:
+    """Return the flags of ASCII strings without white space and quotation marks; uint8 (strings,)."""
+    out = np.empty(len(bounds) - 1, np.uint8)
     for n in range(len(out)):
         closing = True
         for at in range(bounds[n], bounds[n + 1]):
             closing = closing and CLOSING_BYTES[data[at]]
         out[n] = CLOSING if closing else 0
-
-
-def ascii_flags(data: Bytes, bounds: Indices) -> Bytes:
-    """Return the flags of ASCII strings without white space and quotation marks; uint8 (strings,)."""
-    out = np.empty(len(bounds) - 1, np.uint8)
-    _ascii_flags(data, bounds, out)
     return out
 
 

@@ -123,9 +123,11 @@ def _rehash(slots: Eights, offsets: Indices, kept: Eights, count: int) -> None:
 
 
 @compiled
-def _hashes(eights: Eights, starts: Indices, stops: Indices, out: Eights) -> None:
+def _hashes(eights: Eights, starts: Indices, stops: Indices) -> Eights:
+    out = np.empty(len(starts), np.uint64)
     for n in range(len(out)):
         out[n] = _hash(eights, starts[n], stops[n] - starts[n])
+    return out
 
 
 @compiled
@@ -142,13 +144,15 @@ def _gather(arena: Bytes, offsets: Indices, ids: Indices, after: Bytes, out: Byt
 
 
 @compiled
-def _are_alphanumeric(arena: Bytes, offsets: Indices, ids: Indices, out: npt.NDArray[np.bool_]) -> None:
+def _are_alphanumeric(arena: Bytes, offsets: Indices, ids: Indices) -> npt.NDArray[np.bool_]:
+    out = np.empty(len(ids), np.bool_)
     for n in range(len(ids)):
         good = True
         for at in range(offsets[ids[n]], offsets[ids[n] + 1]):
             byte = arena[at]
             good = good and (97 <= byte | 32 <= 122 or 48 <= byte <= 57)
         out[n] = good
+    return out
 
 
 class StringTable:
@@ -198,9 +202,7 @@ class StringTable:
 
     def alphanumeric(self, ids: Indices) -> npt.NDArray[np.bool_]:
         """Return which of these strings hold only ASCII letters and digits; bool (len(ids),)."""
-        out = np.empty(len(ids), np.bool_)
-        _are_alphanumeric(self._arena, self._offsets, ids, out)
-        return out
+        return _are_alphanumeric(self._arena, self._offsets, ids)
 
     def _grow(self, needed_bytes: int) -> None:
         """Enlarge the arrays that are full, so that one more string of `needed_bytes` fits."""
@@ -214,18 +216,12 @@ class StringTable:
             self._arena = np.concatenate([self._arena, more])
 
 
-def hashes(data: Bytes, starts: Indices, stops: Indices) -> Eights:
-    """Return a 64-bit hash of each string data[starts[n]:stops[n]]; the same on every machine."""
-    out = np.empty(len(starts), np.uint64)
-    _hashes(_eights(padded(data, stops)), starts, stops, out)
-    return out
-
-
 def in_group(data: Bytes, starts: Indices, stops: Indices, group: int, groups: int) -> npt.NDArray[np.bool_]:
-    """Return which of the strings data[starts[n]:stops[n]] belong to group `group` of `groups`."""
+    """Return which of the strings data[starts[n]:stops[n]] belong to group `group` of `groups`, by a hash of each."""
     if groups == 1:
         return np.ones(len(starts), np.bool_)
-    chosen: npt.NDArray[np.bool_] = hashes(data, starts, stops) % np.uint64(groups) == np.uint64(group)
+    hashes = _hashes(_eights(padded(data, stops)), starts, stops)
+    chosen: npt.NDArray[np.bool_] = hashes % np.uint64(groups) == np.uint64(group)
     return chosen
 
 
