@@ -225,8 +225,7 @@ class Encoder:
 
     def _codes(self, tokens: list[list[str]]) -> Ids:
         """Number the words of each list of tokens and return the code of each list."""
-        text = " ".join([word for some in tokens for word in some]).encode()
-        words = self._inside.intern(*kernels.split_words(text))
+        words = self._inside.intern(*packed([word.encode() for some in tokens for word in some]))
         return self._codes_of(words, np.array([len(some) for some in tokens], np.int64))
 
     def _codes_of(self, words: Ids, lengths: Indices) -> Ids:

@@ -87,13 +87,6 @@ def claim_unknown(ids: Ids, rows: Indices, out: Indices) -> int:
     return count
 
 
-def split_words(text: bytes) -> tuple[Bytes, Indices, Indices]:
-    """Return the bytes of a text whose words are separated by blanks, and where each word starts and stops."""
-    data = np.frombuffer(text, np.uint8)
-    words = split(data, np.zeros(1, np.int64), np.array([len(text)]))
-    return data, words.starts, words.stops
-
-
 @compiled
 def ascii_flags(data: Bytes, bounds: Indices) -> Bytes:
     """Return the flags of ASCII strings without white space and quotation marks; uint8 (strings,)."""
