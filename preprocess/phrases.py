@@ -58,7 +58,7 @@ def _number_words(segments: Sequence[Segment], groups: int) -> Indices:
             starts, stops = words.bounds[:-1], words.bounds[1:]
             chosen = in_group(words.data, starts, stops, group, groups)
             ids = table.intern(words.data, starts[chosen], stops[chosen])
-            sums = np.concatenate([sums, np.zeros(table.count - len(sums), np.int64)])
+            sums = np.pad(sums, (0, table.count - len(sums)))
             sums[ids] += words.counts[chosen]
             kept = segment.load(_IDS)
             kept[words.numbers[chosen]] = base + ids

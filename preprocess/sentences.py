@@ -123,7 +123,7 @@ def _abbreviations(
             stems = _Stems.of(segment)
             chosen = stems.part(group, groups)
             ids = stems.intern(table, chosen)
-            counts = _widened(counts, table.count)
+            counts = np.pad(counts, ((0, 0), (0, table.count - counts.shape[1])))
             np.add.at(counts, (stems.stop[chosen].astype(np.int64), ids), stems.words.counts[chosen])
             np.add.at(counts[2], ids, stems.words.traits[chosen] >> FINALS_SHIFT)
         stopped = np.flatnonzero(counts[1])
@@ -175,25 +175,26 @@ def _mark(segments: Sequence[Segment], groups: int, totals: _Totals, initials: d
     pairs: list[list[Indices]] = [[] for _ in segments]
     for group in range(groups):
         table = StringTable(_expected(segments, groups))
-        counts, seen = np.zeros((1, 0), np.int64), np.zeros((1, 0), np.int64)
+        counts = seen = np.zeros(0, np.int64)
         number = int(table.intern(*packed([b"##number##"]))[0]) if group == 0 else -1
         known: list[tuple[Indices, Ids, Indices, Indices]] = []
         for segment in segments:
             stems = _Stems.of(segment)
             chosen = stems.part(group, groups)
             ids, numbers = stems.intern(table, chosen), stems.words.numbers[chosen]
-            counts, seen = _widened(counts, table.count), _widened(seen, table.count)
-            np.add.at(counts[0], ids, stems.words.counts[chosen])
-            np.bitwise_or.at(seen[0], ids, segment.load(_SEEN)[numbers])
+            new = (0, table.count - len(counts))
+            counts, seen = np.pad(counts, new), np.pad(seen, new)
+            np.add.at(counts, ids, stems.words.counts[chosen])
+            np.bitwise_or.at(seen, ids, segment.load(_SEEN)[numbers])
             known.append((numbers, ids, *_global_keys(segment, stems.words, numbers, ids, number)))
         if group == 0:
-            counts[0, number] = totals.numbers
-        learned = _learned_marks(seen[0], counts[0])
+            counts[number] = totals.numbers
+        learned = _learned_marks(seen, counts)
         keys, times = _summed(
             np.concatenate([each[3] for each in known]),
             np.concatenate([s.load(_KEY_COUNTS)[each[2]] for s, each in zip(segments, known, strict=True)]),
         )
-        good = keys[_collocated(keys, times, initials, counts[0], totals.tokens)]
+        good = keys[_collocated(keys, times, initials, counts, totals.tokens)]
         for segment, of_segment, (numbers, ids, where, global_keys) in zip(segments, pairs, known, strict=True):
             marks = segment.load(MARKS)
             marks[numbers] |= learned[ids]
@@ -323,10 +324,6 @@ def _log_likelihood(first: Indices | int, second: Indices, both: Indices, total:
         chance(both, first, p) + chance(rest, other, p) - chance(both, first, p1) - chance(rest, other, p2)
     )
     return found
-
-
-def _widened(counts: Indices, length: int) -> Indices:
-    return np.concatenate([counts, np.zeros((len(counts), length - counts.shape[1]), np.int64)], axis=1)
 
 
 def _summed(keys: Indices, counts: Indices) -> tuple[Indices, Indices]:

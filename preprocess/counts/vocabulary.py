@@ -89,9 +89,9 @@ def _count_group(
         starts, stops = segment.bounds[:-1], segment.bounds[1:]
         chosen = in_group(segment.data, starts, stops, group, groups)
         ids = table.intern(segment.data, starts[chosen], stops[chosen])
-        new = table.count - len(counts)
-        counts = np.concatenate([counts, np.zeros(new, np.int64)])
-        first = np.concatenate([first, np.full(new, np.iinfo(np.int64).max)])
+        new = (0, table.count - len(counts))
+        counts = np.pad(counts, new)
+        first = np.pad(first, new, constant_values=np.iinfo(np.int64).max)
         counts[ids] += segment.counts[chosen]  # a segment lists each word once
         first[ids] = np.minimum(first[ids], segment.first[chosen])
     return table, counts, first
