@@ -182,7 +182,7 @@ class Pipeline:
         from .counts import stanford
 
         matrix, words = self._config.from_stanford or (Path(), Path())
-        scratch.drop(COUNTED)
+        scratch.sweep(COUNTED)
         vocabulary = stanford.read_vocabulary(words)
         cell_keys = self._cell_keys(vocabulary)
         counts = stanford.StanfordCounts(matrix, cell_keys, vocabulary, self._config.share // 8)

@@ -48,11 +48,6 @@ class ScratchFolder:
             if path.name.split(".")[0] not in names:  # "" for `.NAME.PID.partial`
                 path.unlink()
 
-    def drop(self, kind: str) -> None:
-        """Remove all pieces of a kind."""
-        for path in self.folder.glob(f"{kind}-*"):
-            path.unlink()
-
 
 @contextmanager
 def locked(out: Path) -> Iterator[Path]:
