@@ -75,12 +75,11 @@ class EncodeJob:
             self._encoder.clear()
         return split.nbytes
 
-    def finish(self) -> int:
+    def finish(self) -> None:
         """Commit the last piece."""
         self._commit()
         self._stream.close()
         self._path.unlink()
-        return 0
 
     def _encode(self, split: InputSplit, batch: LineBatch, place: int) -> Ids:
         try:
@@ -128,11 +127,10 @@ class CountJob:
             self._commit()
         return piece.stop - piece.start
 
-    def finish(self) -> int:
+    def finish(self) -> None:
         """Commit the last piece."""
         if self._slices:
             self._commit()
-        return 0
 
     def _write_run(self) -> None:
         self._spill.add_run(f"{self._piece.name}.{self._runs}", *self._counter.take_records())

@@ -34,9 +34,8 @@ class Job(Protocol):
     def do(self, task: Any) -> Any:
         """Process a task and return its result; raise GlovewireError for expected faults."""
 
-    def finish(self) -> int:
-        """Complete the work after the last task; return 0."""
-        return 0
+    def finish(self) -> None:
+        """Complete the work after the last task; by default there is nothing to do."""
 
 
 @dataclass
@@ -79,7 +78,7 @@ class Pool:
             yield from self._results()
 
     def finish(self) -> Iterator[Any]:
-        """Yield the results of every job's `finish`."""
+        """Finish every job; yield as each of them has."""
         for worker in self._workers:
             self._send(worker, ("finish", None))
         while any(worker.busy for worker in self._workers):

@@ -72,7 +72,7 @@ class RayPool:
                 yield value
 
     def finish(self) -> Iterator[Any]:
-        """Yield the results of every job's `finish`."""
+        """Finish every job; yield as each of them has."""
         running = {actor.finish.remote(): actor for actor in self._actors}
         while running:
             for reference, value in self._results(running):
