@@ -102,14 +102,15 @@ class Joiner:
         here = (first >= 0) & (second >= 0)
         pairs = np.stack([order[first[here]], order[second[here]]])
         local = words.numbers[pairs]
-        order = np.argsort(local[0] << 32 | local[1])
-        self._keys, self._size = (local[0] << 32 | local[1])[order], segment.size
+        own = local[0] << 32 | local[1]
+        order = np.argsort(own)
+        self._keys, self._size = own[order], segment.size
         self._begins = np.zeros(segment.size, np.bool_)
         self._begins[local[0]] = True
         text, bounds = words.data.tobytes(), words.bounds.tolist()
         names = [[text[bounds[n] : bounds[n + 1]] for n in half] for half in pairs[:, order].tolist()]
-        self.data, starts, stops = packed([b"_".join(pair) for pair in zip(*names, strict=True)])
-        self.bounds = np.append(starts, stops[-1:] if len(stops) else 0)
+        self.data, _, stops = packed([b"_".join(pair) for pair in zip(*names, strict=True)])
+        self.bounds = np.append(0, stops)
 
     def __call__(self, stream: Ids) -> Ids:
         """Return the stream with phrases joined."""
