@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +24,18 @@ STORE_PIECE_BYTES = 16 << 20
 logger = logging.getLogger(__name__)
 
 
-class StripEntries(Protocol):
-    """Where a trainer gets the entries of strips from."""
+class StripEntries:
+    """Where a trainer gets the entries of strips from: here, from a dataset that is on this machine as a whole."""
 
     @property
     def has(self) -> npt.NDArray[np.uint8] | None:
         """Return 1 for each partition whose strip is on this machine, 0 for the others; None if all are."""
+        return None
 
     def load(self, strip: int) -> Pending[None]:
         """Make the blocks of a strip usable until `release`; the reply is done when they are."""
+        del strip
+        return Pending(None, 0)
 
     def release(self, strip: int) -> None:
         """Let the blocks of a strip go."""
@@ -41,24 +44,7 @@ class StripEntries(Protocol):
         """Handle what has come by another way than the messages of servers."""
 
 
-class AllEntries:
-    """The entries of a dataset that is on this machine: see StripEntries."""
-
-    has = None
-
-    def load(self, strip: int) -> Pending[None]:
-        """Return a reply that is done."""
-        del strip
-        return Pending(None, 0)
-
-    def release(self, strip: int) -> None:
-        """Do nothing."""
-
-    def poll(self) -> None:
-        """Do nothing."""
-
-
-ALL_ENTRIES = AllEntries()
+ALL_ENTRIES = StripEntries()
 
 
 class Span(NamedTuple):
@@ -69,8 +55,8 @@ class Span(NamedTuple):
     nbytes: int
 
 
-class RemoteEntries:
-    """The entries that the shards of `client` send, or that are in a store, kept in `files`: see StripEntries.
+class RemoteEntries(StripEntries):
+    """The entries that the shards of `client` send, or that are in a store, kept in `files`.
 
     A thread reads the store; if that fails, the shards send what is still needed.
     """
