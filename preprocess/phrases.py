@@ -19,7 +19,7 @@ from .counts.spill import load, save
 from .parallel.pool import Job
 from .parallel.scratch import ScratchFolder
 from .segments import Segment
-from .tokens.string_table import StringTable, in_group, packed
+from .tokens.string_table import StringTable, packed
 
 MIN_COUNT, THRESHOLD = 5, 10.0
 PAIR_BYTES = 32
@@ -55,9 +55,7 @@ def _number_words(segments: Sequence[Segment], groups: int) -> Indices:
         table, sums = StringTable(), np.zeros(0, np.int64)
         for segment in segments:
             words = segment.words()
-            starts, stops = words.bounds[:-1], words.bounds[1:]
-            chosen = in_group(words.data, starts, stops, group, groups)
-            ids = table.intern(words.data, starts[chosen], stops[chosen])
+            chosen, ids = table.intern_group(words.data, words.bounds[:-1], words.bounds[1:], group, groups)
             sums = np.pad(sums, (0, table.count - len(sums)))
             sums[ids] += words.counts[chosen]
             kept = segment.load(_IDS)

@@ -21,7 +21,7 @@ from .segments import Segment
 from .tokens.encoder import WordCounts
 from .tokens.encoder_kernels import AFTER_SHIFT, BEGIN, FINALS_SHIFT, MIDDLE, STOP, UNSURE
 from .tokens.nltk_tokens import CLOSING_TOKENS, NltkTokenizer
-from .tokens.string_table import StringTable, in_group, packed
+from .tokens.string_table import StringTable, packed
 
 Marks = npt.NDArray[np.uint32]
 MARKS, PAIRS = "marks", "pairs"
@@ -64,12 +64,6 @@ class _Stems:
         stop = words.traits >> AFTER_SHIFT & 3 == STOP
         data = np.frombuffer(words.data.tobytes().lower(), np.uint8)
         return cls(words, data, words.bounds[:-1], words.bounds[1:] - stop, stop)
-
-    def part(self, group: int, groups: int) -> npt.NDArray[np.bool_]:
-        return in_group(self.data, self.starts, self.stops, group, groups)
-
-    def intern(self, table: StringTable, chosen: npt.NDArray[np.bool_]) -> Ids:
-        return table.intern(self.data, self.starts[chosen], self.stops[chosen])
 
 
 @dataclass
@@ -121,8 +115,7 @@ def _abbreviations(
         table, counts = StringTable(_expected(segments, groups)), np.zeros((3, 0), np.int64)
         for segment in segments:
             stems = _Stems.of(segment)
-            chosen = stems.part(group, groups)
-            ids = stems.intern(table, chosen)
+            chosen, ids = table.intern_group(stems.data, stems.starts, stems.stops, group, groups)
             counts = np.pad(counts, ((0, 0), (0, table.count - counts.shape[1])))
             np.add.at(counts, (stems.stop[chosen].astype(np.int64), ids), stems.words.counts[chosen])
             np.add.at(counts[2], ids, stems.words.traits[chosen] >> FINALS_SHIFT)
@@ -180,8 +173,8 @@ def _mark(segments: Sequence[Segment], groups: int, totals: _Totals, initials: d
         known: list[tuple[Indices, Ids, Indices, Indices]] = []
         for segment in segments:
             stems = _Stems.of(segment)
-            chosen = stems.part(group, groups)
-            ids, numbers = stems.intern(table, chosen), stems.words.numbers[chosen]
+            chosen, ids = table.intern_group(stems.data, stems.starts, stems.stops, group, groups)
+            numbers = stems.words.numbers[chosen]
             new = (0, table.count - len(counts))
             counts, seen = np.pad(counts, new), np.pad(seen, new)
             np.add.at(counts, ids, stems.words.counts[chosen])

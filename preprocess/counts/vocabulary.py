@@ -15,7 +15,7 @@ import numpy as np
 from glovewire.common.array_types import Ids, Indices
 
 from ..tokens.encoder import WordCounts
-from ..tokens.string_table import StringTable, in_group, packed
+from ..tokens.string_table import StringTable, packed
 
 _LEFT_OUT = 10
 
@@ -86,9 +86,7 @@ def _count_group(
     counts = first = np.zeros(0, np.int64)
     for load in segments:
         segment = load()
-        starts, stops = segment.bounds[:-1], segment.bounds[1:]
-        chosen = in_group(segment.data, starts, stops, group, groups)
-        ids = table.intern(segment.data, starts[chosen], stops[chosen])
+        chosen, ids = table.intern_group(segment.data, segment.bounds[:-1], segment.bounds[1:], group, groups)
         new = (0, table.count - len(counts))
         counts = np.pad(counts, new)
         first = np.pad(first, new, constant_values=np.iinfo(np.int64).max)

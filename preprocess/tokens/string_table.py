@@ -174,6 +174,19 @@ class StringTable:
         """Return the numbers of the strings data[starts[n]:stops[n]], int32 (len(starts),); add those that are new."""
         return self._number(data, starts, stops, adding=True)
 
+    def intern_group(
+        self, data: Bytes, starts: Indices, stops: Indices, group: int, groups: int
+    ) -> tuple[npt.NDArray[np.bool_], Ids]:
+        """Intern those of the strings that a hash assigns to group `group` of `groups`.
+
+        Returns which these are, bool (len(starts),), and their numbers.
+        """
+        chosen = np.ones(len(starts), np.bool_)
+        if groups > 1:
+            hashes = _hashes(_eights(padded(data, stops)), starts, stops)
+            chosen = hashes % np.uint64(groups) == np.uint64(group)
+        return chosen, self.intern(data, starts[chosen], stops[chosen])
+
     def look_up(self, data: Bytes, starts: Indices, stops: Indices) -> Ids:
         """Return numbers as `intern` does, but -1 for unknown strings; add nothing."""
         return self._number(data, starts, stops, adding=False)
@@ -214,15 +227,6 @@ class StringTable:
         if self._offsets[self.count] + needed_bytes + _INLINE > len(self._arena):
             more = np.empty(len(self._arena) + needed_bytes, np.uint8)
             self._arena = np.concatenate([self._arena, more])
-
-
-def in_group(data: Bytes, starts: Indices, stops: Indices, group: int, groups: int) -> npt.NDArray[np.bool_]:
-    """Return which of the strings data[starts[n]:stops[n]] belong to group `group` of `groups`, by a hash of each."""
-    if groups == 1:
-        return np.ones(len(starts), np.bool_)
-    hashes = _hashes(_eights(padded(data, stops)), starts, stops)
-    chosen: npt.NDArray[np.bool_] = hashes % np.uint64(groups) == np.uint64(group)
-    return chosen
 
 
 def take(data: Bytes, bounds: Indices, chosen: Indices) -> tuple[Bytes, Indices]:
