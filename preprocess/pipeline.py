@@ -211,7 +211,7 @@ class Pipeline:
         with self._phase("sentences", "segments", len(segments)) as phase:
             learned = scratch.facts(f"{LEARNED}-sentences")
             if learned is None:
-                learned = vars(sentences.learn(segments, self._groups(segments)))
+                learned = sentences.learn(segments, self._groups(segments))
                 scratch.commit(f"{LEARNED}-sentences", learned)
             splitter = partial(sentences.Splitter, enabled=learned["enabled"])
             self._rewrite(scratch, phase, segments, "sentences", splitter)

@@ -38,17 +38,6 @@ _STOP_BYTE, _APOSTROPHE = 46, 39
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What was learned: abbreviations without their full stop and how often each occurs with it, most frequent first.
-
-    `enabled` is false for text in which most full stops stand alone: it is tokenised already.
-    """
-
-    abbreviations: list[tuple[str, int]]
-    enabled: bool
-
-
-@dataclass(frozen=True)
 class _Stems:
     """Words of a segment in lower case, without the full stop that `stop` says they have."""
 
@@ -78,8 +67,12 @@ class _Totals:
     numbers: int = 0
 
 
-def learn(segments: Sequence[Segment], groups: int) -> Learned:
-    """Learn from the segments' streams, and keep MARKS and PAIRS beside each for `Splitter`."""
+def learn(segments: Sequence[Segment], groups: int) -> dict[str, Any]:
+    """Learn from the segments' streams, and keep MARKS and PAIRS beside each for `Splitter`.
+
+    Returns `abbreviations` without their full stop and how often each occurs with it, most frequent first, and
+    `enabled`: false for text in which most full stops stand alone, as it is tokenised already.
+    """
     totals = _Totals()
     for segment in segments:
         _add_totals(totals, segment)
@@ -90,7 +83,7 @@ def learn(segments: Sequence[Segment], groups: int) -> Learned:
     for segment in segments:
         _observe_segment(segment, table, totals)
     _mark(segments, groups, totals, initials)
-    return Learned(abbreviations if enabled else [], enabled)
+    return {"abbreviations": abbreviations if enabled else [], "enabled": enabled}
 
 
 def _add_totals(totals: _Totals, segment: Segment) -> None:
