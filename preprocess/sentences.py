@@ -17,6 +17,7 @@ import numpy.typing as npt
 from glovewire.common.array_types import Bytes, Ids, Indices
 from glovewire.common.runtime.compiled import compiled
 
+from .counts.reduce import combined
 from .segments import Segment
 from .tokens.encoder import WordCounts
 from .tokens.encoder_kernels import AFTER_SHIFT, BEGIN, FINALS_SHIFT, MIDDLE, STOP, UNSURE
@@ -151,7 +152,7 @@ def _observe_segment(segment: Segment, abbreviations: StringTable, totals: _Tota
     for _, stream in segment.streams():
         fresh = np.empty(int(np.count_nonzero(stream < 0)), np.int64)
         size = _observe(stream, marks, seen, fresh)
-        keys, counts = _summed(np.concatenate([keys, fresh[:size]]), np.concatenate([counts, np.ones(size, np.int64)]))
+        keys, counts = combined([(keys, counts), (fresh[:size], np.ones(size, np.int64))])
     for field, array in ((MARKS, marks), (_SEEN, seen), (_KEYS, keys), (_KEY_COUNTS, counts)):
         segment.save(field, array)
 
@@ -176,9 +177,8 @@ def _mark(segments: Sequence[Segment], groups: int, totals: _Totals, initials: d
         if group == 0:
             counts[number] = totals.numbers
         learned = _learned_marks(seen, counts)
-        keys, times = _summed(
-            np.concatenate([each[3] for each in known]),
-            np.concatenate([s.load(_KEY_COUNTS)[each[2]] for s, each in zip(segments, known, strict=True)]),
+        keys, times = combined(
+            [(each[3], s.load(_KEY_COUNTS)[each[2]]) for s, each in zip(segments, known, strict=True)]
         )
         good = keys[_collocated(keys, times, initials, counts, totals.tokens)]
         for segment, of_segment, (numbers, ids, where, global_keys) in zip(segments, pairs, known, strict=True):
@@ -310,14 +310,6 @@ def _log_likelihood(first: Indices | int, second: Indices, both: Indices, total:
         chance(both, first, p) + chance(rest, other, p) - chance(both, first, p1) - chance(rest, other, p2)
     )
     return found
-
-
-def _summed(keys: Indices, counts: Indices) -> tuple[Indices, Indices]:
-    """Return the distinct keys, sorted, and the sum of the counts of each."""
-    distinct, inverse = np.unique(keys, return_inverse=True)
-    sums = np.zeros(len(distinct), np.int64)
-    np.add.at(sums, inverse, counts)
-    return distinct, sums
 
 
 # ---- compiled loops

@@ -4,11 +4,13 @@ If a bucket's range of keys is small, its records are added up in an array with 
 sorted. Either way the memory depends on the range or on the number of the bucket's records, never on the corpus.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from glovewire.common.array_types import Array
 from glovewire.common.runtime.compiled import compiled
 
 from .cell_keys import Keys
@@ -45,7 +47,7 @@ class Reducer:
         if not parts and not cells:
             return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
         if any(sums.dtype != np.uint64 for _, sums in cells):
-            return _combined(cells)
+            return combined(cells)
         if self._dense is not None:
             return self._reduce_dense(self._dense, base, parts, cells)
         return self._reduce_sorted(base, parts, cells)
@@ -69,7 +71,7 @@ class Reducer:
         count = _add_sorted(records, self._weighting.units, np.uint64(base), keys, units)
         if not cells:
             return keys[:count].copy(), units[:count].copy()
-        return _combined([(keys[:count], units[:count]), *cells])
+        return combined([(keys[:count], units[:count]), *cells])
 
 
 def _between(keys: Keys, sums: Sums, low: int, high: int) -> tuple[Keys, Sums]:
@@ -77,13 +79,12 @@ def _between(keys: Keys, sums: Sums, low: int, high: int) -> tuple[Keys, Sums]:
     return keys[start:stop], sums[start:stop]
 
 
-def _combined(cells: list[tuple[Keys, Sums]]) -> tuple[Keys, Sums]:
-    keys = np.concatenate([part[0] for part in cells])
-    sums = np.concatenate([part[1] for part in cells])
+def combined(parts: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Return the distinct keys of parts (keys, values), ascending, and the sum of the values of each key."""
+    keys, values = (np.concatenate(each) for each in zip(*parts, strict=True))
     order = np.argsort(keys, kind="stable")
-    keys, sums = keys[order], sums[order]
-    starts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    return keys[starts], np.add.reduceat(sums, starts)
+    distinct, starts = np.unique(keys[order], return_index=True)
+    return distinct, np.add.reduceat(values[order], starts)
 
 
 @compiled
