@@ -43,9 +43,7 @@ def test_a_file_of_the_tokenizers_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nltk", "whitespace", r"regex:\w+|\W"])
-@pytest.mark.parametrize(
-    "text", ["日本語の文章です。次の文。", "السلام عليكم. كيف حالك؟", "שלום עולם, מה שלומך?", "e\u0301te\u0301 ñ"]
-)
+@pytest.mark.parametrize("text", TEXTS)
 def test_no_word_is_cut_inside_a_character(name: str, text: str) -> None:
     found = tokens(make_tokenizer(name), text)
     assert "".join(found) == "".join(text.split())
