@@ -208,10 +208,7 @@ class StringTable:
 
     def strings(self, ids: Indices, after: bytes = b"") -> tuple[Bytes, Indices]:
         """Return the strings of `ids` end to end, each followed by `after`, and their bounds, int64 (len(ids) + 1,)."""
-        size = int((self._offsets[ids + 1] - self._offsets[ids]).sum()) + len(after) * len(ids)
-        out, bounds = np.empty(size, np.uint8), np.zeros(len(ids) + 1, np.int64)
-        _gather(self._arena, self._offsets, ids, np.frombuffer(after, np.uint8), out, bounds[1:])
-        return out, bounds
+        return take(self._arena, self._offsets, ids, after)
 
     def alphanumeric(self, ids: Indices) -> npt.NDArray[np.bool_]:
         """Return which of these strings hold only ASCII letters and digits; bool (len(ids),)."""
@@ -229,11 +226,11 @@ class StringTable:
             self._arena = np.concatenate([self._arena, more])
 
 
-def take(data: Bytes, bounds: Indices, chosen: Indices) -> tuple[Bytes, Indices]:
-    """Return the strings data[bounds[n]:bounds[n + 1]] of the n in `chosen`, end to end, and their bounds."""
-    out_bounds = np.zeros(len(chosen) + 1, np.int64)
-    out = np.empty(int((bounds[chosen + 1] - bounds[chosen]).sum()), np.uint8)
-    _gather(data, bounds, chosen, np.zeros(0, np.uint8), out, out_bounds[1:])
+def take(data: Bytes, bounds: Indices, chosen: Indices, after: bytes = b"") -> tuple[Bytes, Indices]:
+    """Return the strings data[bounds[n]:bounds[n + 1]] of the n in `chosen` as `StringTable.strings` does."""
+    size = int((bounds[chosen + 1] - bounds[chosen]).sum()) + len(after) * len(chosen)
+    out, out_bounds = np.empty(size, np.uint8), np.zeros(len(chosen) + 1, np.int64)
+    _gather(data, bounds, chosen, np.frombuffer(after, np.uint8), out, out_bounds[1:])
     return out, out_bounds
 
 
