@@ -163,7 +163,7 @@ def split_ascii(data: Bytes, bounds: Indices, *, at_end: bool, glued: bool) -> t
     Returns where tokens start and stop, int64 (tokens,) twice, and the number of tokens of each piece, int64
     (pieces,): -1 where NLTK must decide.
     """
-    most = int(bounds[-1] - bounds[0]) if len(bounds) else 0
+    most = int(bounds[-1] - bounds[0])
     begins, ends = np.empty(most + 1, np.int64), np.empty(most + 1, np.int64)
     lengths = np.empty(len(bounds) - 1, np.int64)
     count = _split_pieces(data, bounds, at_end, glued, begins, ends, lengths)

@@ -78,26 +78,23 @@ class _Memo:
 
 
 class _WordLists:
-    """Lists of words, stored end to end in one array."""
+    """Lists of words, stored end to end in one array; the first `count` are kept, others may be overwritten."""
 
     def __init__(self) -> None:
-        self.count, self.used = 0, 0
+        self.count = 0
         self.bounds = np.zeros(1 << 12, np.int64)
         self.words = np.zeros(1 << 12, np.int32)
 
     def append(self, words: Ids, lengths: Indices) -> Ids:
         """Split `words` into lists of the given `lengths`, add these lists, and return their codes."""
         codes = (kernels.LIST - self.count - np.arange(len(lengths))).astype(np.int32)
+        used = int(self.bounds[self.count])
         self.bounds = _extended(self.bounds, self.count + len(lengths) + 1, 0)
-        self.words = _extended(self.words, self.used + len(words), 0)
-        self.words[self.used : self.used + len(words)] = words
-        self.bounds[self.count + 1 : self.count + 1 + len(lengths)] = self.used + np.cumsum(lengths)
-        self.count, self.used = self.count + len(lengths), self.used + len(words)
+        self.words = _extended(self.words, used + len(words), 0)
+        self.words[used : used + len(words)] = words
+        self.bounds[self.count + 1 : self.count + 1 + len(lengths)] = used + np.cumsum(lengths)
+        self.count += len(lengths)
         return codes
-
-    def truncate(self, count: int) -> None:
-        """Keep the first `count` lists only."""
-        self.count, self.used = count, int(self.bounds[count])
 
 
 class Encoder:
@@ -157,7 +154,7 @@ class Encoder:
         lists = (self._lists.bounds, self._lists.words)
         raw = np.frombuffer(text, np.uint8)
         size = kernels.emit(ids, raw, chunks.starts, self._inside.rows, endings, lists, place, out)
-        self._lists.truncate(kept)
+        self._lists.count = kept
         return out[:size]
 
     def take_counts(self) -> WordCounts:
