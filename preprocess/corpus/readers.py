@@ -14,7 +14,7 @@ from glovewire.common.errors import CorpusError
 
 from ..tokens.string_table import packed
 from .json_lines import text_of
-from .splits import InputSplit, line_too_long
+from .splits import InputSplit, in_batches, line_too_long
 
 BATCH_BYTES = 1 << 19
 _BOM = b"\xef\xbb\xbf"
@@ -44,16 +44,10 @@ def read_batches(split: InputSplit, column: str, longest: int) -> Iterator[LineB
     else:
         data, ends = split.data or b"", np.cumsum(split.lengths).tolist()
         texts = (data[end - size : end].decode() for end, size in zip(ends, split.lengths, strict=True))
-    held: list[bytes] = []
-    size, item = 0, 0
-    for text in texts:
-        held.append(_encoded(text, split, item + len(held), longest))
-        size += len(held[-1])
-        if size >= BATCH_BYTES:
-            yield LineBatch(b"".join(held), *packed(held)[1:], item)
-            item, size, held = item + len(held), 0, []
-    if held:
+    item = 0
+    for held in in_batches((_encoded(text, split, n, longest) for n, text in enumerate(texts)), BATCH_BYTES):
         yield LineBatch(b"".join(held), *packed(held)[1:], item)
+        item += len(held)
 
 
 def text_error(split: InputSplit, batch: LineBatch, reason: str) -> CorpusError:

@@ -11,6 +11,7 @@ import sys
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from .splits import (
     TextFormat,
     file_splits,
     identity,
+    in_batches,
     one_line,
     sequential_splits,
     stream_splits,
@@ -149,22 +151,8 @@ def _sources(name: str, dataset_split: str) -> list[SourceFile] | list[str]:
 
 def item_splits(texts: Iterator[str], label: str, limit: int | None) -> Iterator[InputSplit]:
     """Yield splits that carry their texts, which only this process can read; at most `limit` texts."""
-    held: list[bytes] = []
-    size = 0
-    for n, text in enumerate(texts):
-        if limit is not None and n >= limit:
-            break
-        held.append(text.encode(errors="replace"))
-        size += len(held[-1])
-        if size > _ITEMS_BYTES:
-            yield _item_split(label, held)
-            size, held = 0, []
-    if held:
-        yield _item_split(label, held)
-
-
-def _item_split(label: str, texts: list[bytes]) -> InputSplit:
-    return InputSplit("items", label, items=len(texts), data=b"".join(texts), lengths=tuple(map(len, texts)))
+    for held in in_batches((text.encode(errors="replace") for text in islice(texts, limit)), _ITEMS_BYTES):
+        yield InputSplit("items", label, items=len(held), data=b"".join(held), lengths=tuple(map(len, held)))
 
 
 def _estimated_size(file: SourceFile) -> int:

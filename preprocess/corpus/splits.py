@@ -7,7 +7,7 @@ are read here, in order, and their text travels inside the split. Lines are foun
 import gzip
 import lzma
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,6 +120,20 @@ def stream_splits(
             limit -= items
         yield InputSplit(format, label, data=data, items=items, first_line=line)
         line += data.count(b"\n")
+
+
+def in_batches(texts: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
+    """Yield the texts in lists; a list ends with the text that brings it above `most` bytes."""
+    held: list[bytes] = []
+    size = 0
+    for text in texts:
+        held.append(text)
+        size += len(text)
+        if size > most:
+            yield held
+            held, size = [], 0
+    if held:
+        yield held
 
 
 def line_too_long(label: str, line: int, longest: int) -> CorpusError:
