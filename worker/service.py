@@ -33,7 +33,6 @@ from .stores.server_store import ServerStore
 from .strip_entries import ALL_ENTRIES, RemoteEntries, StripEntries
 from .training.block_trainer import train
 
-LOOPBACK = "127.0.0.1"
 INTERRUPTED = RunEnd(Ending.INTERRUPTED)
 
 KEEP_BYTES = 1 << 30
@@ -114,7 +113,7 @@ def _metrics(config: WorkerConfig, name: str) -> Iterator[WorkerMetrics]:
         return
     from glovewire.common.prometheus import Exposition
 
-    with contextlib.closing(Exposition(metrics.collect, LOOPBACK, config.prometheus)) as exposition:
+    with contextlib.closing(Exposition(metrics.collect, "127.0.0.1", config.prometheus)) as exposition:
         logger.info(log.line("metrics", url=exposition.url))
         yield metrics
 
