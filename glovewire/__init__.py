@@ -46,7 +46,6 @@ _NAMES = {
     "subscribe": "glovewire.api.stream",
     "train": "glovewire.api.training",
 }
-_PREPROCESS = "glovewire.api.corpora"
 _MODULES = {
     "errors": "glovewire.common.errors",
     "preprocess": "glovewire.preprocess",
@@ -80,8 +79,9 @@ class _Callable(ModuleType):
 
     def __call__(self, corpus: Any, out: Any, *, progress: bool | None = None, **options: Any) -> Dataset:
         """Make a dataset from a corpus in the new folder `out`: see `glovewire.api.corpora.preprocess`."""
-        made: Dataset = importlib.import_module(_PREPROCESS).preprocess(corpus, out, progress=progress, **options)
-        return made
+        from .api.corpora import preprocess
+
+        return preprocess(corpus, out, progress=progress, **options)
 
 
 class _Package(ModuleType):
