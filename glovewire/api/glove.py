@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -65,17 +66,11 @@ class GloVe:
         >>> model.fit([["New", "York"], ["New", "Delhi"]] * 5).wv.index_to_key[0]
         'New'
         """
-        if self._out is not None:
-            self._fit(texts, Path(self._out))
-            return self
-        with TemporaryDirectory(prefix="glovewire-") as folder:
-            self._fit(texts, Path(folder))
+        with TemporaryDirectory(prefix="glovewire-") if self._out is None else nullcontext(self._out) as out:
+            dataset = preprocess(texts, Path(out, "dataset"), progress=self._progress, **self._counting)
+            run = train(dataset, Path(out, "run"), callbacks=self._callbacks, progress=self._progress, **self._training)
+            self._wv = run.vectors
         return self
-
-    def _fit(self, texts: Corpus, folder: Path) -> None:
-        dataset = preprocess(texts, folder / "dataset", progress=self._progress, **self._counting)
-        run = train(dataset, folder / "run", callbacks=self._callbacks, progress=self._progress, **self._training)
-        self._wv = run.vectors
 
     @property
     def wv(self) -> KeyedVectors:
