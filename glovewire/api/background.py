@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +16,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from glovewire.common.cli.command import variable
 from glovewire.common.cli.config_file import to_toml
 from glovewire.common.errors import ProcessDied, from_wire
 from glovewire.common.option import spoken
-from glovewire.common.runtime.signals import PARENT_VARIABLE, parent_token
 
-from ..launch.processes import CHECKOUT
+from ..launch.processes import environment
 
 POLL_S = 0.1
 PATIENCE_S = 60.0
@@ -54,7 +51,7 @@ def run(
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=None if show else stderr,
-                env=_environment(command),
+                env=environment(command),
                 start_new_session=True,  # Ctrl-C in a terminal reaches the caller alone
             )
         try:
@@ -62,15 +59,6 @@ def run(
         finally:
             _end(process)
         return _result(process, out, log, file)
-
-
-def _environment(command: str) -> dict[str, str]:
-    """Return this process's environment without options of the command; the child must not import the user's files."""
-    ours = variable(command, "")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    if Path.cwd() != CHECKOUT:
-        kept["PYTHONSAFEPATH"] = "1"
-    return kept | {PARENT_VARIABLE: parent_token(signal.SIGTERM)}
 
 
 def _wait(process: subprocess.Popen[bytes], each: Callable[[], None]) -> None:

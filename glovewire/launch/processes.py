@@ -26,6 +26,19 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 """In a checkout, this folder is where child processes find the program."""
 
 
+def environment(command: str, last_signal: signal.Signals = signal.SIGTERM) -> dict[str, str]:
+    """Return this process's environment for a child that runs `glovewire COMMAND`, without options of the command.
+
+    The variables left out set options of processes started by hand. The child receives `last_signal` if this process
+    dies.
+    """
+    ours = variable(command, "")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    if Path.cwd() != CHECKOUT:
+        kept["PYTHONSAFEPATH"] = "1"  # files of the current folder must not be imported instead of ours
+    return kept | {PARENT_VARIABLE: parent_token(last_signal)}
+
+
 @dataclass
 class Child:
     """One glovewire process; `role` names it in errors, its stdout and stderr go to the files `out` and `log`."""
@@ -115,12 +128,7 @@ class Children:
 
     def start(self, role: str, arguments: Sequence[str]) -> Child:
         """Start `glovewire ARGUMENTS` and return the process."""
-        ours = variable(arguments[0], "")  # these variables set options of processes started by hand
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-        environment |= {PARENT_VARIABLE: parent_token(self._last_signal), "OMP_NUM_THREADS": "1"}
-        environment.setdefault("OPENBLAS_NUM_THREADS", "1")
-        if Path.cwd() != CHECKOUT:
-            environment["PYTHONSAFEPATH"] = "1"  # files of the current folder must not be imported instead of ours
+        inherited = environment(arguments[0], self._last_signal)
         out, log = (self.logs / f"{role.replace(' ', '-')}.{kind}" for kind in ("out", "log"))
         with out.open("wb") as stdout, log.open("ab") as stderr, signals_held():
             process = subprocess.Popen(
@@ -128,7 +136,7 @@ class Children:
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                env=environment,
+                env={"OPENBLAS_NUM_THREADS": "1", **inherited, "OMP_NUM_THREADS": "1"},
                 start_new_session=True,  # Ctrl-C reaches this process alone, which ends the others in order
             )
             child = Child(role, process, out, log, arguments)
