@@ -1,6 +1,7 @@
 """Read and write the TOML files for `--config`: one table per command, with long option names as keys."""
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,7 +45,8 @@ def toml_value(value: object) -> str:
         return repr(value)
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON leaves DEL as it is
+    text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # JSON leaves DEL as it is
 
 
 def configured(command: str, config: Config, file: Path) -> list[str]:

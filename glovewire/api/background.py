@@ -42,7 +42,7 @@ def run(
     """
     with TemporaryDirectory(prefix="glovewire-") as folder:
         file, out, log = (Path(folder) / name for name in ("options.toml", "out", "log"))
-        given = {spoken(name): _plain(value) for name, value in options.items() if value is not None}
+        given = {spoken(name): value for name, value in options.items() if value is not None}
         file.write_text(to_toml(command, given), encoding="utf-8", errors="surrogateescape")
         words = [sys.executable, "-m", "glovewire.api.child", command, *(os.fspath(word) for word in arguments)]
         with out.open("wb") as stdout, log.open("wb") as stderr:
@@ -97,10 +97,3 @@ def _result(process: subprocess.Popen[bytes], out: Path, log: Path, file: Path) 
         raise from_wire(found["code"], found["text"].replace(f"{file}: ", ""))
     result: dict[str, Any] = found["result"] or {}
     return result
-
-
-def _plain(value: Any) -> Any:
-    """Return an option's value as TOML holds it: paths as text, several values as a list."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return [_plain(each) for each in value] if isinstance(value, (list, tuple)) else value
