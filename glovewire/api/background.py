@@ -7,7 +7,6 @@ all of its children; when the caller dies, even killed, Linux ends them too.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -29,11 +28,11 @@ PATIENCE_S = 60.0
 
 def run(
     command: str,
-    arguments: Sequence[str | os.PathLike[str]],
+    arguments: Sequence[str],
     options: Mapping[str, Any],
-    each: Callable[[Path], None] = lambda _: None,
+    each: Callable[[Path], None],
     *,
-    show: bool = False,
+    show: bool,
 ) -> dict[str, Any]:
     """Run `glovewire COMMAND ARGUMENTS` with `options`, by field name without None, and return its result.
 
@@ -44,7 +43,7 @@ def run(
         file, out, log = (Path(folder) / name for name in ("options.toml", "out", "log"))
         given = {spoken(name): value for name, value in options.items() if value is not None}
         file.write_text(to_toml(command, given), encoding="utf-8", errors="surrogateescape")
-        words = [sys.executable, "-m", "glovewire.api.child", command, *(os.fspath(word) for word in arguments)]
+        words = [sys.executable, "-m", "glovewire.api.child", command, *arguments]
         with out.open("wb") as stdout, log.open("wb") as stderr:
             process = subprocess.Popen(
                 [*words, "--config", str(file)],

@@ -94,16 +94,12 @@ def train(
             for state in follower.news():
                 bar.update(*_spoken(state))
 
-        given = {"workers": workers, "servers": servers, "progress": progress is True and not shown, **options}
-        given.pop("epochs", None)  # a resumed run is trained further by a flag alone
-        arguments: list[str | PathLike[str]] = [
-            place,
-            "--out",
-            where,
-            *([] if epochs is None else ["--epochs", str(epochs)]),
-        ]
-        facts = background.run("train", arguments, given, each, show=given["progress"] is True)
-        each(out)
+        show = progress is True and not shown
+        given = {"workers": workers, "servers": servers, "progress": show, **options, "epochs": None}
+        arguments = [str(place), "--out", str(where)]
+        if epochs is not None:  # a resumed run is trained further by a flag alone
+            arguments += ["--epochs", str(epochs)]
+        facts = background.run("train", arguments, given, each, show=show)
     return Run(out, facts=facts)
 
 
