@@ -12,7 +12,7 @@ from ..exits import Interruptible
 from .config import DenseBenchConfig, PreprocessBenchConfig, ScaleBenchConfig, TrainBenchConfig, WireConfig
 
 
-@click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Interruptible)
 def bench() -> None:
     """Measure this machine: every figure is a median with its range, over repeats in turns."""
 

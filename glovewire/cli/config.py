@@ -19,7 +19,7 @@ FROM: dict[Any, str] = {
 }
 
 
-@click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Interruptible)
 def config() -> None:
     """Show options without running anything."""
 

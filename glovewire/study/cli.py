@@ -38,7 +38,7 @@ COMPARED = ("batch_size", "consistency", "staleness")
 """Training options that `study staleness` does not offer, because it sets them from --batch, --mode and --policy."""
 
 
-@click.group(cls=Interruptible, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Interruptible)
 def study() -> None:
     """Compare ways to train: full trainings, one table, plots."""
 
