@@ -183,10 +183,8 @@ def _scores(config: LocalConfig, addresses: list[str], judge: Judge | None) -> I
 
     dataset = Dataset.open(config.dataset, verify=False)
     scorer = live_scores.Scorer(addresses, dataset, config.options, config.watch, judge, config.keys)
-    try:
+    with contextlib.closing(scorer):
         yield lambda sample: scorer.at(sample.epoch if sample is not None else 0)
-    finally:
-        scorer.close()
 
 
 @contextlib.contextmanager
