@@ -96,14 +96,7 @@ def _attempt(config: LocalConfig, judge: Judge | None, *, again: bool) -> dict[s
             told = shlex.quote(printable(str(config.out)))
             print(f"watch it: glovewire monitor {told} --web (or {' '.join(streams)})", file=sys.stderr)
         try:
-            with Watcher(
-                streams,
-                name=config.out.name,
-                picture=config.out / runs.PLOT,
-                stream=sys.stderr if config.progress else None,
-                timeout_s=READY_S,
-                keys=config.keys,
-            ) as watch:
+            with watcher(config, streams, READY_S) as watch:
                 words = configured("worker", config.of_workers(), children.logs / "worker.toml")
                 with _scores(config, addresses, judge) as scored:
                     workers = [
@@ -152,6 +145,18 @@ def _judged(config: LocalConfig, judge: Judge) -> dict[str, Any]:
         found |= {"best_epoch": judge.best_epoch, "best_epoch_is_kept": config.keep_best}
     runs.add_facts(config.out, found)
     return found
+
+
+def watcher(config: LocalConfig, streams: list[str], timeout_s: float | None = None) -> Watcher:
+    """Return the monitor of a training: it draws the losses in the run folder, and shows progress on stderr."""
+    return Watcher(
+        streams,
+        name=config.out.name,
+        picture=config.out / runs.PLOT,
+        stream=sys.stderr if config.progress else None,
+        timeout_s=timeout_s,
+        keys=config.keys,
+    )
 
 
 def facts_of(config: LocalConfig, shards: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ import math
 import os
 import shutil
 import socket
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -29,7 +28,6 @@ from glovewire.common.errors import KeyFileError, ProcessDied
 from glovewire.common.option import default_cache
 from glovewire.common.roles import Role
 from glovewire.common.runtime import ray_cluster as cluster
-from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import output_errors
 from glovewire.common.transport import curve_keys
 from glovewire.monitor.watch import Watcher
@@ -38,7 +36,7 @@ from glovewire.worker.config import WorkerConfig
 
 from ..exits import signals_end_all
 from .config import LocalConfig
-from .local import facts_of
+from .local import facts_of, watcher
 from .processes import READY_S, Child, Children
 from .run_lock import errors_tell_what_is_left, locked_run_folder
 
@@ -314,7 +312,7 @@ class _Driver:
                     self._all[number].keep(task)
                 if placed and streams != (streams := self._addresses(places, 1)):
                     watching.close()
-                    watch = watching.enter_context(self._watch(streams))
+                    watch = watching.enter_context(watcher(self._config, streams))
                 if watch is None:
                     time.sleep(STEP_S)
                 else:
@@ -364,16 +362,6 @@ class _Driver:
                 server = replace(server, dataset=dataset, out=place.folder / "run", keys=keys)
             tasks.append(Task(place, "server", server, ("--shard", f"{number}/{count}"), self._keys[0]))
         return tasks
-
-    def _watch(self, streams: list[str]) -> Watcher:
-        config = self._config
-        return Watcher(
-            streams,
-            name=config.out.name,
-            picture=config.out / runs.PLOT,
-            stream=sys.stderr if config.progress else None,
-            keys=config.keys,
-        )
 
     def end(self) -> None:
         """End all processes and actors; shards first: workers complete the rounds that were begun."""
