@@ -10,7 +10,6 @@ from glovewire.common import errors, log
 from glovewire.common.addresses import url_of
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.roles import Role
 from glovewire.common.runtime import descriptors
 from glovewire.common.runtime.compiled import without_blas
@@ -129,7 +128,7 @@ def _join(config: WorkerConfig, client: RequestClient, dataset: Dataset, files: 
     logger.info(log.line("joined", run=welcome.run, shards=welcome.shards, worker=welcome.worker))
     delays = Latency.parse(config.latency).draws(options.seed, welcome.rank)
     with _entries(config, client, files) as entries:
-        store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width, latency=delays)
+        store = ServerStore(client, options, dataset.layout.rows, latency=delays)
         try:
             return train(store, dataset, options, welcome.rank, welcome.steps, entries)
         except (errors.Interrupted, errors.OutputError, errors.ArtifactError) as error:  # others get the strips at once

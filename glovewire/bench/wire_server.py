@@ -8,7 +8,6 @@ import numpy as np
 
 from glovewire.common.cli.config_file import configured
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.roles import Role
 from glovewire.common.storage import dataset as datasets
 from glovewire.common.storage.artifacts import writing_artifact
@@ -46,7 +45,7 @@ def wire_server(
         address = server.ready().address
         with RequestClient([address], "bench", dataset.checksum, keys=client_keys) as client:
             client.connect()
-            yield ServerStore(client, options, rows, RowLayout.of(options).width), server.process.pid
+            yield ServerStore(client, options, rows), server.process.pid
     finally:
         children.patience_s = 0.0
         children.end()

@@ -104,8 +104,7 @@ class Scorer:
             self._client.close()
             raise
         self._epoch = int(json.loads(bytes(status.body))["epoch"])
-        width = RowLayout.of(options).width
-        self._store = ServerStore(self._client, options, dataset.layout.rows, width)
+        self._store = ServerStore(self._client, options, dataset.layout.rows)
 
     def at(self, epoch: int) -> None:
         """Score the vectors after `epoch` epochs, unless that was done before; call it often, it keeps the connection.

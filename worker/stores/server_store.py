@@ -13,6 +13,7 @@ from glovewire.common.client.pending import Pending
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.bfloat16 import BFLOAT16
 from glovewire.common.model.options import TrainingOptions
+from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.model.sharding import Sharding
 from glovewire.common.protocol import messages as m
 from glovewire.common.transport.client import LEAVING_S, POLL_MS, RequestClient
@@ -40,12 +41,12 @@ class ServerStore:
     client: RequestClient
     options: TrainingOptions
     rows: int
-    width: int
     in_place: bool = False
     latency: Callable[[], float] = float
 
     def __post_init__(self) -> None:
         """Start the sequence numbers of pushes, leases and reports."""
+        self.width = RowLayout.of(self.options).width
         self._sharding = Sharding(self.rows, len(self.client.channels))
         self._sequences = [0] * len(self.client.channels)
         self._tickets = self._reports = 0

@@ -78,8 +78,7 @@ def workers(path: Path, **options: Any) -> Iterator[Pair]:
         for client in clients:
             client.connect()
             stack.callback(client.part, RunEnd(Ending.LEFT))  # or the shard waits for them when it is to stop
-        width = RowLayout.of(one.state.options).width
-        stores = [ServerStore(client, one.state.options, one.dataset.layout.rows, width) for client in clients]
+        stores = [ServerStore(client, one.state.options, one.dataset.layout.rows) for client in clients]
         yield Pair(stores, lambda: statistics(one)["pushes"], one)
 
 
@@ -184,7 +183,7 @@ def trained_over(folder: Path, shards: int, *, workers: int = 1, share: float = 
         def work(name: str) -> RunEnd:
             with RequestClient(addresses, name, dataset.checksum) as client:
                 client.connect()
-                store = ServerStore(client, options, dataset.layout.rows, RowLayout.of(options).width)
+                store = ServerStore(client, options, dataset.layout.rows)
                 return train(store, dataset, options, 0)
 
         with ThreadPoolExecutor(workers) as pool:
