@@ -132,7 +132,3 @@ def main(*args: Any) -> None:
     except Ended as ended:  # raised before or after click handles errors
         ended.show()
         sys.exit(ended.exit_code)
-
-
-if __name__ == "__main__":
-    main()
