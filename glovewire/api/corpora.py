@@ -113,7 +113,7 @@ def _text(item: Any, number: int, column: str) -> str:
 
 def _update(bar: Bar, log: Path) -> None:
     """Show the last phase that the command has logged."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     if lines and (found := _PHASE.search(lines[-1])):
         phase, percent = found[1] or found[2], _PERCENT.search(lines[-1])
         done = (int(percent[1]) / 100 if percent else 0.5) if "event=progress" in lines[-1] else 1.0
