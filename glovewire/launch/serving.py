@@ -34,7 +34,6 @@ FINISH_S = 2.0
 class Serving:
     """Running shards in order: `addresses` for workers, `streams` for `glovewire monitor`, and their processes."""
 
-    run: Path
     addresses: list[str]
     streams: list[str]
     servers: list[Child]
@@ -42,7 +41,7 @@ class Serving:
 
 @contextmanager
 def serving(
-    run: Path | str,
+    run: Path,
     shards: int = 1,
     *,
     workers: int = 1,
@@ -61,11 +60,10 @@ def serving(
     """
     known = None if keys is None else load_both_keys(keys, Role.ADMIN)
     training = TrainingOptions.of_tensors(**options)
-    folder = runs.prepare(Path(run))
-    children = Children(folder / "logs")
+    children = Children(runs.prepare(run) / "logs")
     over = threading.Event()
     how = ServerConfig(
-        out=folder,
+        out=run,
         bind=ANY_PORT,
         publish=ANY_PORT,
         checkpoint_every=checkpoint_every,
@@ -79,7 +77,7 @@ def serving(
     try:
         servers = children.start_shards(words, shards)
         ready = [server.ready() for server in servers]
-        place = Serving(folder, [each.address for each in ready], [each.stream for each in ready], servers)
+        place = Serving([each.address for each in ready], [each.stream for each in ready], servers)
         watching = threading.Thread(target=_watch_over, args=(place, children, over), name="serving", daemon=True)
         watching.start()
         try:
