@@ -30,8 +30,8 @@ def wire_server(
         keys.make_keys(folder / "keys")
         client_keys = keys.load_client_keys(folder / "keys", Role.WORKER)
     dataset = _minimal_dataset(folder, rows)
-    children = Children(folder / "logs")
-    try:
+    with Children(folder / "logs") as children:
+        children.patience_s = 0.0  # what the server would write at its end is not needed
         how = ServerConfig(
             dataset=dataset.path,
             out=folder / "run",
@@ -46,9 +46,6 @@ def wire_server(
         with RequestClient([address], "bench", dataset.checksum, keys=client_keys) as client:
             client.connect()
             yield ServerStore(client, options, rows), server.process.pid
-    finally:
-        children.patience_s = 0.0
-        children.end()
 
 
 def _minimal_dataset(folder: Path, rows: int) -> datasets.Dataset:

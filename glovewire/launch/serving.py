@@ -74,7 +74,7 @@ def serving(
         options=training,
     )
     words = configured("server", how, children.logs / "server.toml")
-    try:
+    with children:
         servers = children.start_shards(words, shards)
         ready = [server.ready() for server in servers]
         place = Serving([each.address for each in ready], [each.stream for each in ready], servers)
@@ -87,8 +87,6 @@ def serving(
         finally:
             over.set()
             watching.join()
-    finally:
-        children.end()
     for server in place.servers:
         if server.failed:
             raise server.died()
