@@ -15,7 +15,6 @@ from ..exits import Interruptible
 FROM: dict[Any, str] = {
     ParameterSource.COMMANDLINE: "flag",
     ParameterSource.DEFAULT_MAP: "file or preset",
-    ParameterSource.DEFAULT: "default",
 }
 
 
@@ -41,16 +40,15 @@ def show(ctx: click.Context, command: str, words: tuple[str, ...]) -> None:
     for parameter in found.params:
         parameter.required = False
     parsed = found.make_context(command, list(words), parent=ctx.find_root())
-    values = dict(_values(found, parsed))
+    lines = _lines(found, parsed)
     click.echo(f"[{command}]")
-    lines = [(f"{key} = {toml_value(value)}", source) for key, (value, source) in values.items()]
     width = max((len(line) for line, _ in lines), default=0)
     for line, source in lines:
         click.echo(printable(f"{line:<{width}}  # {source}"))
 
 
-def _values(command: click.Command, ctx: click.Context) -> list[tuple[str, tuple[Any, str]]]:
-    """Return (key, (value, where it comes from)) of each option that has a value."""
+def _lines(command: click.Command, ctx: click.Context) -> list[tuple[str, str]]:
+    """Return (line of TOML, where its value comes from) of each option that has a value."""
     usual = TrainingOptions.from_flags(**{name: ctx.params.get(name) for name in ("objective", "schedule", "epochs")})
     found = []
     for option in command.params:
@@ -66,5 +64,5 @@ def _values(command: click.Command, ctx: click.Context) -> list[tuple[str, tuple
         told = (
             str(getattr(option, "envvar", "")) if source is ParameterSource.ENVIRONMENT else FROM.get(source, "default")
         )
-        found.append((key.replace("_", "-"), (value, told)))
+        found.append((f"{key.replace('_', '-')} = {toml_value(value)}", told))
     return found
