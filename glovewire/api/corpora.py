@@ -20,7 +20,7 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.stores import local, staged
 
 from . import background
-from .notebook import Bar, in_notebook
+from .notebook import Bar
 
 Corpus = str | PathLike[str] | Iterable[Any]
 _NOTHING = object()
@@ -48,11 +48,9 @@ def preprocess(corpus: Corpus, out: str | PathLike[str], *, progress: bool | Non
     ('Delhi', 'New', 'York')
     """
     out = Path(out)
-    shown = in_notebook() and progress is not False
-    with _names(corpus, staged(out), options) as (names, options), Bar(f"preprocess {out.name}", shown=shown) as bar:
-        show = progress is True and not shown
+    with _names(corpus, staged(out), options) as (names, options), Bar(f"preprocess {out.name}", progress) as bar:
         arguments = [*names, "--out", str(out)]
-        result = background.run("preprocess", arguments, options, lambda log: _update(bar, log), show=show)
+        result = background.run("preprocess", arguments, options, lambda log: _update(bar, log), show=bar.on_stderr)
         bar.update(1.0, f"{result['words']:,} words, {result['entries']:,} entries of {result['tokens']:,} tokens")
     with local(out) as folder:
         return Dataset.open(folder, verify=False)

@@ -16,10 +16,14 @@ def in_notebook() -> bool:
 
 
 class Bar:
-    """Context manager that shows progress while its block lasts, if `shown`; the last state stays."""
+    """Context manager that shows progress in a notebook while its block lasts, unless `progress` is False.
 
-    def __init__(self, title: str, *, shown: bool) -> None:
-        self._title, self._shown = title, shown
+    The last state stays. `on_stderr`: a command is to show progress there instead (no notebook, `progress` is True).
+    """
+
+    def __init__(self, title: str, progress: bool | None) -> None:
+        self._title, self._shown = title, in_notebook() and progress is not False
+        self.on_stderr = progress is True and not self._shown
         self._handle: Any = None
         self._drawn = float("-inf")
         self._state = (0.0, "")

@@ -23,7 +23,7 @@ from glovewire.common.text import amount, shown_loss
 
 from ..vectors.keyed_vectors import KeyedVectors, load
 from . import background
-from .notebook import Bar, in_notebook
+from .notebook import Bar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -84,22 +84,20 @@ def train(
     """
     where, place = Path(out), dataset.path if isinstance(dataset, Dataset) else Path(dataset)
     out = staged(where)
-    shown = in_notebook() and progress is not False
     epochs, keys = options.get("epochs"), options.get("keys")
     every = [callbacks] if callable(callbacks) else list(callbacks)
     follower = _Follower(out, every, epochs or 0, None if keys is None else Path(keys))
-    with Bar(f"train {out.name}", shown=shown) as bar:
+    with Bar(f"train {out.name}", progress) as bar:
 
         def each(_: Path) -> None:
             for state in follower.news():
                 bar.update(*_spoken(state))
 
-        show = progress is True and not shown
-        given = {"workers": workers, "servers": servers, "progress": show, **options, "epochs": None}
+        given = {"workers": workers, "servers": servers, "progress": bar.on_stderr, **options, "epochs": None}
         arguments = [str(place), "--out", str(where)]
         if epochs is not None:  # a resumed run is trained further by a flag alone
             arguments += ["--epochs", str(epochs)]
-        facts = background.run("train", arguments, given, each, show=show)
+        facts = background.run("train", arguments, given, each, show=bar.on_stderr)
     return Run(out, facts=facts)
 
 
