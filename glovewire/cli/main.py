@@ -90,21 +90,13 @@ class Program(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-def _version(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value and not ctx.resilient_parsing:
-        from .. import __version__
-
-        click.echo(f"glovewire {__version__}")
-        ctx.exit()
-
-
 @click.group(
     cls=Program,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     no_args_is_help=True,
 )
-@click.option(
-    "-V", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+@click.version_option(
+    None, "-V", "--version", package_name="glovewire", message="glovewire %(version)s", help="Show the version."
 )
 def program() -> None:
     """Train word vectors, or dense models of your own, through a networked parameter server.
