@@ -103,7 +103,7 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> tuple[dict[str, 
         os.environ[PARENT_VARIABLE] = parent_token(signal.SIGTERM)
         for rank in range(config.workers):
             ours, theirs = context.Pipe()
-            arguments = (str(config.dataset), options.as_message(), memory, position, gradients, rank, theirs)
+            arguments = (config.dataset, options, memory, position, gradients, rank, theirs)
             process = context.Process(target=_work, args=arguments, name=f"worker {rank}")
             process.start()
             theirs.close()
@@ -200,13 +200,13 @@ def _add(counter: Any, number: int) -> int:
 
 
 def _work(
-    folder: str, message: dict[str, Any], memory: str, position: Any, gradients: Any, rank: int, pipe: Connection
+    folder: Path, options: TrainingOptions, memory: str, position: Any, gradients: Any, rank: int, pipe: Connection
 ) -> None:
     """Train on the shared array in one process; report each piece of work, or an error, to the parent over `pipe`."""
     die_with_parent()
     shared = SharedMemory(memory)
     try:
-        _train_rows(shared.buf, Path(folder), TrainingOptions.from_message(message), position, gradients, rank, pipe)
+        _train_rows(shared.buf, folder, options, position, gradients, rank, pipe)
     except GlovewireError as error:
         pipe.send((error.code, str(error)))
     finally:
