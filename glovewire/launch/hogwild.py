@@ -97,8 +97,7 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> tuple[dict[str, 
     context = multiprocessing.get_context("spawn")
     position, gradients = context.Value("q", 0), context.Value("q", 0)
     losses = Losses.of(options, dataset.total_entries, time.monotonic())
-    processes: list[SpawnProcess] = []
-    pipes: list[Connection] = []
+    processes: dict[Connection, SpawnProcess] = {}
     try:
         os.environ[PARENT_VARIABLE] = parent_token(signal.SIGTERM)
         for rank in range(config.workers):
@@ -107,38 +106,36 @@ def _run(config: LocalConfig, dataset: Dataset, memory: str) -> tuple[dict[str, 
             process = context.Process(target=_work, args=arguments, name=f"worker {rank}")
             process.start()
             theirs.close()
-            processes.append(process)
-            pipes.append(ours)
-        history = _follow(config, losses, processes, pipes)
-        for process in processes:
+            processes[ours] = process
+        history = _follow(config, losses, processes)
+        for process in processes.values():
             process.join()
         return _facts(config, losses, dataset.checksum), history
     finally:
         os.environ.pop(PARENT_VARIABLE, None)
-        for process in processes:
+        for pipe, process in processes.items():
             if process.is_alive():
                 process.terminate()
             process.join()
-        for pipe in pipes:
             pipe.close()
 
 
-def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], pipes: list[Connection]) -> RunHistory:
+def _follow(config: LocalConfig, losses: Losses, processes: dict[Connection, SpawnProcess]) -> RunHistory:
     """Count reports, show progress and write metrics until every process has closed its pipe; return the samples."""
-    history, open_pipes = RunHistory(config.out.name), dict(zip(pipes, processes, strict=True))
+    history, left = RunHistory(config.out.name), {pipe: f"w{rank}" for rank, pipe in enumerate(processes)}
     name, dataset = (printable(shown_name(path), MAX_NAME) for path in (config.out, config.dataset))
     about = RunSample(0.0, name, dataset, losses.total, config.options.as_message())
     history.add(about, time.monotonic())
     shown = open_view(sys.stderr) if config.progress else None
     with closing(MetricsFile(config.out / runs.METRICS)) as metrics:
         metrics.add(about)
-        while open_pipes:
-            ready: list[Any] = wait(list(open_pipes), POLL_S)
+        while left:
+            ready: list[Any] = wait(list(left), POLL_S)
             for pipe in ready:
-                if not _receive_report(pipe, open_pipes[pipe], processes, losses, config.options):
-                    del open_pipes[pipe]
+                if not _receive_report(pipe, processes[pipe], left[pipe], losses, config.options):
+                    del left[pipe]
             now = time.monotonic()
-            for sample in losses.samples(now, force=not open_pipes):
+            for sample in losses.samples(now, force=not left):
                 metrics.add(sample)
                 history.add(sample, now)
             if shown is not None:
@@ -148,9 +145,7 @@ def _follow(config: LocalConfig, losses: Losses, processes: list[SpawnProcess], 
     return history
 
 
-def _receive_report(
-    pipe: Any, process: SpawnProcess, processes: list[SpawnProcess], losses: Losses, options: TrainingOptions
-) -> bool:
+def _receive_report(pipe: Any, process: SpawnProcess, worker: str, losses: Losses, options: TrainingOptions) -> bool:
     """Count one report and reply whether training is over; return False if the process has ended well instead.
 
     Raises the error that the process reports, and ProcessDied if it was killed.
@@ -160,7 +155,7 @@ def _receive_report(
         if isinstance(report, tuple):
             raise from_wire(*report)
         sweep = min(losses.sweep, options.sweeps - 1)
-        losses.add(f"w{processes.index(process)}", sweep, report, time.monotonic())
+        losses.add(worker, sweep, report, time.monotonic())
         pipe.send(options.schedule == "minibatch" and losses.entries >= losses.total)
     except (EOFError, OSError):
         process.join()

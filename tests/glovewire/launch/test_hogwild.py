@@ -158,4 +158,4 @@ def test_a_killed_process_is_named(moment: str) -> None:
         theirs.close()
         process: Any = Killed()
         with pytest.raises(ProcessDied, match="worker 0 ended with exit status -9"):
-            hogwild._receive_report(ours, process, [process], Losses(1, 1, started=0.0), TrainingOptions())
+            hogwild._receive_report(ours, process, "w0", Losses(1, 1, started=0.0), TrainingOptions())
