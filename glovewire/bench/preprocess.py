@@ -79,8 +79,8 @@ def preprocess(config: PreprocessConfig) -> dict[str, Any]:
     return {name: found[name] for name in kept} | {"total": round(total, 3), "tokens_per_second": speeds}
 
 
-def text_batches(corpus: Path, lines: int | None = None) -> Iterator[LineBatch]:
-    """Yield the corpus, or its first `lines` lines, in batches; raise CorpusError if it is not text."""
+def text_batches(corpus: Path, lines: int) -> Iterator[LineBatch]:
+    """Yield the first `lines` lines of the corpus in batches; raise CorpusError if they are not text."""
     for split in find_corpus((str(corpus),), Selection(lines, "text", "train", _LONGEST_LINE)).splits():
         for batch in read_batches(split, "text", _LONGEST_LINE):
             try:

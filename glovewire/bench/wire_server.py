@@ -22,7 +22,7 @@ from ..launch.processes import Children
 
 @contextmanager
 def wire_server(
-    folder: Path, rows: int, options: TrainingOptions, *, encrypted: bool = False
+    folder: Path, rows: int, options: TrainingOptions, *, encrypted: bool
 ) -> Iterator[tuple[ServerStore, int]]:
     """Yield a store on a new server of `rows` rows, and the server's process id; `encrypted` uses new CURVE keys."""
     client_keys = None

@@ -89,7 +89,7 @@ class Scorer:
         options: TrainingOptions,
         files: Sequence[Path],
         judge: Judge,
-        keys: Path | None = None,
+        keys: Path | None,
     ) -> None:
         self._dataset, self._options, self._files, self.judge = dataset, options, files, judge
         role = Role.ADMIN if judge.patience else Role.WORKER  # to end the run takes an administrator
