@@ -54,21 +54,13 @@ def run(
                 start_new_session=True,  # Ctrl-C in a terminal reaches the caller alone
             )
         try:
-            _wait(process, lambda: each(log))
+            while process.returncode is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_S)
+                each(log)
         finally:
             _end(process)
         return _result(process, out, log, file)
-
-
-def _wait(process: subprocess.Popen[bytes], each: Callable[[], None]) -> None:
-    while True:
-        try:
-            process.wait(POLL_S)
-        except subprocess.TimeoutExpired:
-            each()
-        else:
-            each()
-            return
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
