@@ -17,7 +17,6 @@ def bench() -> None:
     """Measure this machine: every figure is a median with its range, over repeats in turns."""
 
 
-SCALE_EPOCHS = 4
 _report = partial(click.echo, err=True)
 
 
@@ -60,7 +59,7 @@ def scale(given: Given[ScaleBenchConfig]) -> dict[str, Any]:
     """
     from .scale import bench, table
 
-    usual = {"epochs": SCALE_EPOCHS, "subwords": 0.0}  # subwords come after training
+    usual = {"epochs": 4, "subwords": 0.0}  # subwords come after training
     options = given.training(**{name: value for name, value in usual.items() if not is_given(name)})
     result = bench(given.config(options=options), _report)
     click.echo(table(result))
