@@ -78,10 +78,7 @@ class Option:
 
 def option(default: Any = MISSING, *, default_factory: Any = MISSING, **about: Any) -> Any:
     """Return a dataclass field for an option of a command; `about` are the fields of its `Option`."""
-    metadata = {_METADATA: Option(**about)}
-    if default_factory is not MISSING:
-        return field(default_factory=default_factory, metadata=metadata)
-    return field(default=default, metadata=metadata)
+    return field(default=default, default_factory=default_factory, metadata={_METADATA: Option(**about)})
 
 
 @dataclass(frozen=True)
@@ -108,10 +105,8 @@ class Config:
 def like(config: type[Config], name: str, **changes: Any) -> Any:
     """Return a copy of the option `name` of another config; `changes` replace its default or fields of its `Option`."""
     known = next(known for known in dataclasses.fields(config) if known.name == name)
-    about = dataclasses.replace(known.metadata[_METADATA], **{k: v for k, v in changes.items() if k != "default"})
-    if known.default_factory is not MISSING:
-        return field(default_factory=known.default_factory, metadata={_METADATA: about})
-    return field(default=changes.get("default", known.default), metadata={_METADATA: about})
+    defaults = {"default": known.default, "default_factory": known.default_factory}
+    return option(**(defaults | vars(known.metadata[_METADATA]) | changes))
 
 
 def _refusals(known: Field[Any], about: Option, value: Any) -> Iterator[str]:
