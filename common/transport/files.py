@@ -25,12 +25,31 @@ class Served:
     client: RequestClient
 
     def manifest(self, folder: str = "") -> tuple[Manifest, bytes]:
-        """Return the manifest of the artifact in `folder`, and its text."""
-        return fetch_manifest(self.client, folder)
+        """Return the manifest of the artifact that the first server has in `folder`, and its text; ArtifactError."""
+        name, text, size = f"{folder}{MANIFEST}", b"", 1
+        while len(text) < size:
+            data = self.client.ask(0, m.GetData(name, len(text)))
+            where = self.client.where(0)
+            size = data.size if isinstance(data, m.Data) else 0
+            if size > MAX_MANIFEST_BYTES:
+                raise errors.ProtocolError(f"{where} sent a manifest of more than {MAX_MANIFEST_BYTES >> 20} MiB")
+            text += _body(data, name, len(text), size, size - len(text))
+        return Manifest.parse(text, f"the {name} that {where} sent"), text
 
     def fetch(self, name: str, size: int, path: Path) -> None:
-        """Write the file `name` of `size` bytes to `path`."""
-        fetch(self.client, name, size, path)
+        """Write the file `name` of `size` bytes, of which every server sends a part, to `path`."""
+        reply: Pending[None] = Pending(None, 0)
+        with path.open("wb") as stream, closing(FileRequests(self.client, name, size)) as requests:
+
+            def put(offset: int, body: bytes) -> None:
+                stream.seek(offset)
+                stream.write(body)
+
+            for offset in range(0, size, m.MAX_DATA_BYTES):
+                requests.request(Piece(offset, min(m.MAX_DATA_BYTES, size - offset), reply, partial(put, offset)))
+            while not reply.done:
+                self.client.poll(POLL_MS)
+            reply.get()
 
 
 class Piece(NamedTuple):
@@ -75,34 +94,6 @@ class FileRequests:
             self._asked[shard] -= 1
             piece.take(_body(message, self._name, piece.offset, self._size, piece.nbytes))
             self._ask()
-
-
-def fetch_manifest(client: RequestClient, folder: str = "") -> tuple[Manifest, bytes]:
-    """Return the manifest of the artifact that the first server has in `folder`, and its text; ArtifactError."""
-    name, text, size = f"{folder}{MANIFEST}", b"", 1
-    while len(text) < size:
-        data = client.ask(0, m.GetData(name, len(text)))
-        size = data.size if isinstance(data, m.Data) else 0
-        if size > MAX_MANIFEST_BYTES:
-            raise errors.ProtocolError(f"{client.where(0)} sent a manifest of more than {MAX_MANIFEST_BYTES >> 20} MiB")
-        text += _body(data, name, len(text), size, size - len(text))
-    return Manifest.parse(text, f"the {name} that {client.where(0)} sent"), text
-
-
-def fetch(client: RequestClient, name: str, size: int, path: Path) -> None:
-    """Write the file `name` of `size` bytes, of which every server of `client` sends a part, to `path`."""
-    reply: Pending[None] = Pending(None, 0)
-    with path.open("wb") as stream, closing(FileRequests(client, name, size)) as requests:
-
-        def put(offset: int, body: bytes) -> None:
-            stream.seek(offset)
-            stream.write(body)
-
-        for offset in range(0, size, m.MAX_DATA_BYTES):
-            requests.request(Piece(offset, min(m.MAX_DATA_BYTES, size - offset), reply, partial(put, offset)))
-        while not reply.done:
-            client.poll(POLL_MS)
-        reply.get()
 
 
 def _body(data: m.Message | None, name: str, offset: int, size: int, most: int) -> bytes:
