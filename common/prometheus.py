@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from .errors import BindError, require_extra
@@ -17,24 +17,22 @@ from .protocol.messages import LossSample, Message, QualitySample, ServerSample,
 
 if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
 
 STATES = ("training", "late", "lost", "left")
 T = TypeVar("T")
 MAX_NAMES = 256
 
-Collect = Callable[[], Iterable["Metric"]]
-
 
 class Exposition:
-    """Serves metrics from `collect` at http://host:port/metrics; port 0 takes a free one. BindError if this fails."""
+    """Serves metrics of `collector` at http://host:port/metrics; port 0 takes a free one. BindError if this fails."""
 
-    def __init__(self, collect: Collect, host: str, port: int) -> None:
+    def __init__(self, collector: Collector, host: str, port: int) -> None:
         require_extra("prometheus_client", "metrics", "--prometheus")
         from prometheus_client import CollectorRegistry, start_http_server
 
-        self._collect = collect
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(self)
+        registry.register(collector)
         try:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
@@ -47,10 +45,6 @@ class Exposition:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
-
-    def collect(self) -> Iterable[Metric]:
-        """Return the current metrics; called by the registry."""
-        return self._collect()
 
 
 class RunMetrics:

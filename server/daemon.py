@@ -115,7 +115,7 @@ class Daemon:
 
     def expose(self, port: int) -> None:
         """Serve the published samples as Prometheus metrics on loopback; BindError if the port is taken."""
-        self._exposition = Exposition(self._metrics.collect, "127.0.0.1", port)
+        self._exposition = Exposition(self._metrics, "127.0.0.1", port)
         logger.info(log.line("metrics", url=self._exposition.url))
 
     def install_signals(self) -> None:

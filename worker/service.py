@@ -112,7 +112,7 @@ def _metrics(config: WorkerConfig, name: str) -> Iterator[WorkerMetrics]:
         return
     from glovewire.common.prometheus import Exposition
 
-    with contextlib.closing(Exposition(metrics.collect, "127.0.0.1", config.prometheus)) as exposition:
+    with contextlib.closing(Exposition(metrics, "127.0.0.1", config.prometheus)) as exposition:
         logger.info(log.line("metrics", url=exposition.url))
         yield metrics
 

@@ -20,7 +20,7 @@ class Prometheus:
 
     def __init__(self, history: RunHistory, host: str, port: int) -> None:
         self._history, self._metrics = history, RunMetrics()
-        self._exposition = Exposition(self.collect, host, port)
+        self._exposition = Exposition(self, host, port)
         self.url = self._exposition.url
 
     def add(self, message: Message) -> None:
