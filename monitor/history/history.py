@@ -114,7 +114,8 @@ class RunHistory:
 
     def _reset(self) -> None:
         self.run = ""
-        self._about: RunSample | None = None
+        self._about = RunSample(0.0, "", "", 0, {})
+        """What is trained; without names and options until a server has said it."""
         self.overall = LossCurve(OVERALL_POINTS)
         self.workers: dict[str, WorkerState] = {}
         self.shards: dict[int, ShardRates] = {}
@@ -162,17 +163,17 @@ class RunHistory:
     @property
     def title(self) -> str:
         """Return the name of the run: as given, as the server says, or else its id."""
-        return self.name or (sanitize(self._about.name) if self._about else "") or self.run
+        return self.name or sanitize(self._about.name) or self.run
 
     @property
     def dataset(self) -> str:
         """Return the name of the dataset; "" if it is unknown, and for a dense model."""
-        return sanitize(self._about.dataset) if self._about else ""
+        return sanitize(self._about.dataset)
 
     @property
     def is_dense(self) -> bool:
         """Return whether a dense model is trained, in updates instead of epochs."""
-        return self._about is not None and self._about.options.get("objective") == "tensors"
+        return self._about.options.get("objective") == "tensors"
 
     @property
     def unit(self) -> str:
@@ -182,7 +183,7 @@ class RunHistory:
     @property
     def settings(self) -> dict[str, str]:
         """Return the options that people compare first, then those that differ from the defaults, by their names."""
-        given = {} if self._about is None else dict(list(self._about.options.items())[:MAX_SETTINGS])
+        given = dict(list(self._about.options.items())[:MAX_SETTINGS])
         usual = _defaults(given)
         first = DENSE_SETTINGS if self.is_dense else SETTINGS
         names = [name for name in first if name in given]
@@ -251,15 +252,15 @@ class RunHistory:
     @property
     def _planned(self) -> int:
         """Return the epochs, or updates of a dense model, that the options name: a recorded loss does not."""
-        named = None if self._about is None else self._about.options.get("steps" if self.is_dense else "epochs")
+        named = self._about.options.get("steps" if self.is_dense else "epochs")
         return named if type(named) is int else 0
 
     @property
     def sweep(self) -> tuple[int, int]:
         """Return how many epochs are trained in a row, and their entries; 0 if the run has not said how many."""
-        local = None if self._about is None else self._about.options.get("local_epochs")
+        local = self._about.options.get("local_epochs")
         epochs = max(local, 1) if type(local) is int else 1
-        return epochs, self._about.total * epochs // self._planned if self._about and self._planned > 0 else 0
+        return epochs, self._about.total * epochs // self._planned if self._planned > 0 else 0
 
     @property
     def staleness(self) -> dict[str, int]:
