@@ -227,11 +227,16 @@ class RunHistory:
         return self._complete and not self.active_workers and not self.finished and self.failed is None
 
     @property
+    def _done(self) -> tuple[int, int]:
+        """Return how many entries, or updates of a dense model, are done, and how many are planned; 0 if unknown."""
+        if self.loss is None:
+            return 0, 0
+        return (self.loss.epoch, self.loss.epochs) if self.is_dense else (self.loss.entries, self.loss.total)
+
+    @property
     def progress(self) -> float | None:
         """Return the share of all entries, or updates, that is done, 0 to 1; None when the total is unknown."""
-        if self.loss is None:
-            return None
-        done, total = (self.loss.epoch, self.loss.epochs) if self.is_dense else (self.loss.entries, self.loss.total)
+        done, total = self._done
         return min(1.0, done / total) if total > 0 else None
 
     @property
@@ -311,15 +316,9 @@ class RunHistory:
         """Return the seconds until training ends at the present rate; None when unknown, 0 for a finished run."""
         if self.finished:
             return 0.0
-        if self.loss is None:
-            return None
-        if self.is_dense:
-            left, rate = self.loss.epochs - self.loss.epoch, self.updates_per_second
-            known = self.loss.epochs > 0
-        else:
-            left, rate = self.loss.total - self.loss.entries, self.entries_per_second
-            known = self.loss.total > 0
-        return max(0, left) / rate if known and rate > 0 else None
+        done, total = self._done
+        rate = self.updates_per_second if self.is_dense else self.entries_per_second
+        return max(0, total - done) / rate if total > 0 and rate > 0 else None
 
     @property
     def active_workers(self) -> int:
