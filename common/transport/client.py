@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Self, TypeVar
 
 from .. import errors
-from ..client.channel import UNSENT, Channel, OnReply, Request
+from ..client.channel import UNSENT, Channel, OnReply
 from ..client.core import APART, ClientCore
 from ..client.pending import Pending
 from ..endings import LASTING, RunEnd
@@ -103,7 +103,8 @@ class RequestClient:
         request = self._core.send(shard, message, on_reply, now)
         if request.sent != UNSENT and not self._links.send(shard, request.frames):
             self._core.note_blocked(shard, request, now)
-        self._count(request)
+        self.bytes_sent += request.size
+        self.on_sent(message, request.size)
 
     def request(self, shard: int, message: m.Message, pending: Pending[Any], take: OnReply | None = None) -> None:
         """Send a request that `pending` waits for; `take` stores the reply, which is otherwise the value itself.
@@ -226,19 +227,12 @@ class RequestClient:
                 return
 
     def _tick(self, now: float, silence_s: float) -> None:
-        self._transmit(self._core.tick(now, silence_s), now)
-
-    def _transmit(self, requests: Sequence[tuple[int, Request]], now: float) -> None:
-        """Queue requests in this order; once one does not fit in a shard's queue, give the others back to the core."""
+        """Queue requests that are due, in order; once one does not fit in a shard's queue, give back its others."""
         full = set()
-        for shard, request in requests:
+        for shard, request in self._core.tick(now, silence_s):
             if shard in full or not self._links.send(shard, request.frames):
                 full.add(shard)
                 self._core.note_blocked(shard, request, now)
-
-    def _count(self, request: Request) -> None:
-        self.bytes_sent += request.size
-        self.on_sent(request.message, request.size)
 
 
 def _end_sessions(channels: Sequence[Channel], reply: m.Message) -> None:
