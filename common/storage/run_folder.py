@@ -229,7 +229,8 @@ def write_vectors(
     if subwords is not None:
         arrays[NGRAMS] = subwords.rows
         arrays[BUCKETS] = np.column_stack([subwords.buckets, subwords.places]).astype("<i4")
-        described[SUBWORDS] = {name: getattr(subwords, name) for name in _SUBWORD_FACTS} | asdict(subwords.ngrams)
+        mixed = {"factor": subwords.factor, "scale": subwords.scale, "lowercase": subwords.lowercase}
+        described[SUBWORDS] = mixed | asdict(subwords.ngrams)
     with artifacts.output_errors(run, "run"):
         for name in (artifacts.MANIFEST, COUNTS, NGRAMS, BUCKETS):
             (run / name).unlink(missing_ok=True)
@@ -290,9 +291,6 @@ def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
     if counts is not None and (counts.dtype != np.int64 or counts.shape != (len(words),)):
         raise ArtifactError(f"{run / COUNTS} is not an int64 array with a count for each of {len(words)} words")
     return Vectors(words, vectors, manifest.facts, counts, _load_subwords(run, manifest, vectors.shape[1], verify))
-
-
-_SUBWORD_FACTS = ("factor", "scale", "lowercase")
 
 
 def _load_subwords(run: Path, manifest: artifacts.Manifest, dim: int, verify: bool) -> Subwords | None:
