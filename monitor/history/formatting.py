@@ -1,7 +1,5 @@
 """Format durations and names for people, and remove control characters from names."""
 
-from __future__ import annotations
-
 import re
 
 MAX_NAME = 48

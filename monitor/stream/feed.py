@@ -18,7 +18,6 @@ from glovewire.common.client.pending import Pending, expect
 from glovewire.common.errors import (
     DeadlineExceeded,
     GlovewireError,
-    LimitExceeded,
     NotFinite,
     ProtocolError,
     VersionMismatch,
@@ -239,7 +238,7 @@ def _drain(socket: zmq.Socket[bytes], stream: Reassembly, now: float) -> Iterato
             sample = decode_sample(frames)
         except VersionMismatch as error:
             raise VersionMismatch(f"{stream.address}: {error}") from error
-        except (ProtocolError, LimitExceeded, NotFinite):
+        except (ProtocolError, NotFinite):
             stream.refused += 1
             continue
         yield from stream.receive(sample, now)

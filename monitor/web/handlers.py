@@ -4,8 +4,6 @@ A page request returns prepared text with a fresh session token. Only a websocke
 session, with a Bokeh document of its own; there are at most MAX_SESSIONS.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import secrets
