@@ -93,9 +93,9 @@ class Store:
 
     # ---- what is there
 
-    def names(self, folder: str = "") -> dict[str, tuple[int, float]]:
-        """Return size and time of every file below this URL or a folder of it, by name; "" is the URL itself."""
-        return self._named(self._call("find", self._place(folder), detail=True))
+    def names(self) -> dict[str, tuple[int, float]]:
+        """Return size and time of every file below this URL, by name; "" is the URL itself."""
+        return self._named(self._call("find", self._root, detail=True))
 
     def matching(self) -> dict[str, tuple[int, float]]:
         """Return the files that the URL, a pattern with `*`, `?` or `[`, matches, by their names in the store."""
