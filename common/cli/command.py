@@ -20,7 +20,6 @@ from ..text import printable
 from .config_file import read_toml
 from .groups import grouped
 
-ENVIRONMENT_PREFIX = "GLOVEWIRE"
 PLAIN = (str, int, float, bool)
 
 
@@ -196,7 +195,7 @@ class Command(click.Command):
 
 def variable(command: str, option: str) -> str:
     """Return the name of an option's environment variable, GLOVEWIRE_COMMAND_OPTION."""
-    return f"{ENVIRONMENT_PREFIX}_{command}_{option}".upper().replace("-", "_")
+    return f"GLOVEWIRE_{command}_{option}".upper().replace("-", "_")
 
 
 def _file_value(where: str, option: click.Parameter, value: Any) -> Any:

@@ -18,13 +18,12 @@ import numba  # noqa: E402
 P = ParamSpec("P")
 R = TypeVar("R")
 _FAST: dict[str, Any] = {"fastmath": {"contract", "reassoc", "nsz", "arcp"}, "error_model": "numpy", "nogil": True}
-_BLAS = "scipy.linalg.cython_blas"
 _BARE: dict[str, Any] = {**_FAST, "_nrt": False}
 
 
 def without_blas() -> AbstractContextManager[None]:
     """Hide SciPy's BLAS in the block: Numba would load it with the first kernel, 10 to 15 MB that no kernel uses."""
-    return hidden(_BLAS)
+    return hidden("scipy.linalg.cython_blas")
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
