@@ -16,6 +16,7 @@ from glovewire.common.errors import ArtifactError, GlovewireError, OutputError
 from glovewire.common.protocol.messages import STREAM, LossSample, Message, as_line
 from glovewire.common.protocol.wire import message_of
 from glovewire.common.storage.artifacts import output_errors
+from glovewire.common.storage.run_folder import METRICS
 
 from .history import RunHistory
 
@@ -70,7 +71,7 @@ def _is_record(line: bytes) -> bool:
 def read_metrics(path: Path) -> RunHistory:
     """Read a `metrics.jsonl`, or the one in a run folder, into a RunHistory; raises as `read_samples` does."""
     file = _metrics_file(path)
-    history = RunHistory(file.resolve().parent.name if file.name == "metrics.jsonl" else file.stem)
+    history = RunHistory(file.resolve().parent.name if file.name == METRICS else file.stem)
     for sample in read_samples(path):
         history.add(sample, sample.t)
     if history.overall.last is None:
@@ -102,7 +103,7 @@ def read_samples(path: Path) -> Iterator[Any]:
 
 
 def _metrics_file(path: Path) -> Path:
-    return path / "metrics.jsonl" if path.is_dir() else path
+    return path / METRICS if path.is_dir() else path
 
 
 def _from_record(record: dict[str, Any]) -> Any:
