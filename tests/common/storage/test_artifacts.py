@@ -252,22 +252,13 @@ def test_sizes_are_compared_even_without_checksums(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["../secret", "sub/../../secret", "..", ".", "", "a//b", "sub/./b.txt", "a\0b", "..\\x"]
+    "name", ["../secret", "sub/../../secret", "..", ".", "", "/etc/hosts", "a//b", "sub/./b.txt", "a\0b", "..\\x"]
 )
 def test_a_file_name_may_not_lead_out_of_the_folder(tmp_path: Path, name: str) -> None:
     folder = write(tmp_path / "x")
     (tmp_path / "secret").write_bytes(b"abc")
     entry = {"bytes": 3, "sha256": artifacts.file_sha256(folder / "a.bin")}
     edit(folder, files={name: entry})
-    with pytest.raises(ArtifactError, match="not the name of a file"):
-        load(folder)
-
-
-def test_a_file_name_may_not_be_absolute(tmp_path: Path) -> None:
-    folder = write(tmp_path / "x")
-    secret = tmp_path / "secret"
-    secret.write_bytes(b"abc")
-    edit(folder, files={str(secret): {"bytes": 3, "sha256": artifacts.file_sha256(secret)}})
     with pytest.raises(ArtifactError, match="not the name of a file"):
         load(folder)
 
