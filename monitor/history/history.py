@@ -94,10 +94,10 @@ class ShardRates:
     """State of one server shard: its last sample of counters, and the rates between its last two samples."""
 
     sample: ServerSample
-    received_per_second: float = 0.0
-    sent_per_second: float = 0.0
-    pulls_per_second: float = 0.0
-    pushes_per_second: float = 0.0
+    received_per_second: float
+    sent_per_second: float
+    pulls_per_second: float
+    pushes_per_second: float
 
     @property
     def bytes_per_second(self) -> float:
@@ -363,23 +363,18 @@ class RunHistory:
         if worker is None:
             return
         self._on_timeline(sample.t)
-        old, worker.sample, worker.heard_at = worker.sample, sample, now
-        if worker.state in _DEPARTED:
-            worker.bytes_per_second = 0.0
-        elif old is not None:
-            worker.bytes_per_second = _rate(old.t, old.bytes_sent, sample.t, sample.bytes_sent)
+        old, worker.sample, worker.heard_at = worker.sample or sample, sample, now
+        sent = _rate(old.t, old.bytes_sent, sample.t, sample.bytes_sent)
+        worker.bytes_per_second = 0.0 if worker.state in _DEPARTED else sent
 
     def _add_shard(self, sample: ServerSample) -> None:
         before = self.shards.get(sample.shard)
         if before is None and len(self.shards) >= MAX_SHARDS:
             return
-        shard = ShardRates(sample)
-        if before is not None:
-            old = before.sample
-            counters = ("bytes_in", "bytes_out", "pulls", "pushes")
-            rates = [_rate(old.t, getattr(old, name), sample.t, getattr(sample, name)) for name in counters]
-            shard = ShardRates(sample, *rates)
-        self.shards[sample.shard] = shard
+        old = sample if before is None else before.sample
+        counters = ("bytes_in", "bytes_out", "pulls", "pushes")
+        rates = [_rate(old.t, getattr(old, name), sample.t, getattr(sample, name)) for name in counters]
+        self.shards[sample.shard] = ShardRates(sample, *rates)
 
     def _add_quality(self, sample: QualitySample) -> None:
         test = sanitize(sample.test)
@@ -431,5 +426,5 @@ def _plain(value: Scalar) -> str:
 
 
 def _rate(t0: float, count0: int, t1: float, count1: int) -> float:
-    """Return the increments per second of a counter between two readings; 0 when the counter was reset."""
+    """Return the increments per second of a counter between two readings; 0 for one reading, or a counter reset."""
     return max(0, count1 - count0) / (t1 - t0) if t1 > t0 else 0.0
