@@ -203,7 +203,7 @@ class Feed:
             each.close_client()
             found += stream.give_up(self._now, at_once=True)
         found += stream.give_up(self._now)
-        if stream.missing_after is None or stream.port is None:
+        if stream.missing_after is None:
             each.close_client()
             return found
         if each.client is None:

@@ -58,7 +58,8 @@ class Reassembly:
     def __init__(self, address: str, *, history: bool) -> None:
         self.address = address
         self.run = ""
-        self.port: int | None = None
+        self.port = 0
+        """The request port, 0 until it is known."""
         self.heard = False
         self.heard_at = 0.0
         self.missed = 0
@@ -170,7 +171,7 @@ class Reassembly:
         self._former_runs.append(self.run)
         self._reset()
         self._restarted = True
-        self.port, self.finished, self.failed = None, False, None
+        self.port, self.finished, self.failed = 0, False, None
 
     def _released(self, sample: Numbered, *, lost: int = 0, past: bool = False, merged: int = 1) -> ReceivedSample:
         restarted, self._restarted, self._last = self._restarted, False, sample.number
