@@ -36,6 +36,7 @@ class Job(Protocol):
 
     def finish(self) -> None:
         """Complete the work after the last task; by default there is nothing to do."""
+        return
 
 
 @dataclass
