@@ -161,10 +161,10 @@ def _client(config: AdminConfig, role: Role, servers: tuple[str, ...] = (), name
 
 
 def _statistics(client: RequestClient, shard: int, timeout: float) -> dict[str, Any]:
-    from glovewire.common.protocol.messages import GetStatus
+    from glovewire.common.client.pending import expect
+    from glovewire.common.protocol.messages import GetStatus, Status
 
-    reply = client.ask(shard, GetStatus(), timeout)
-    found: dict[str, Any] = json.loads(bytes(getattr(reply, "body", b"{}")))
+    found: dict[str, Any] = json.loads(bytes(expect(client.ask(shard, GetStatus(), timeout), Status).body))
     return found
 
 

@@ -169,6 +169,8 @@ def _file(path: Path, label: str) -> SourceFile:
         raise CorpusError(f"corpus {path} cannot be read")
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     compression = suffixes.pop() if suffixes and suffixes[-1] in _COMPRESSIONS else ""
+    if compression and suffixes and suffixes[-1] in _COMPRESSIONS:
+        raise CorpusError(f"{label} is compressed twice: decompress it once first")
     format = _FORMATS.get(suffixes[-1] if suffixes else "", "text")
     if format == "parquet" and compression:
         raise CorpusError(f"{label}: a parquet file is compressed inside; decompress it first")

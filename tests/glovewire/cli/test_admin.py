@@ -6,10 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
+from fake_server import Heard, fake_server, polite
 from shards import MINIBATCH, in_memory, report, served, shard, statistics
 
-from glovewire.cli.admin import _cut, described
-from glovewire.common.errors import NotReady
+from glovewire.cli.admin import _cut, _statistics, described
+from glovewire.common.errors import NotReady, ProtocolError
+from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport.client import RequestClient
 from glovewire.server.daemon import Daemon
@@ -30,6 +32,16 @@ def test_there_is_no_loss_before_anything_is_trained(dataset: Dataset, tmp_path:
     one.ask(b"w0", report(1))
     (loss,) = (line for line in described(WHERE, statistics(one)) if line.startswith("  loss"))
     assert loss == "  loss      0.1000; bias-only loss 0.2000; mean vector norm 1.000"
+
+
+def test_an_answer_that_is_no_status_is_one_clear_error() -> None:
+    def confused(heard: Heard) -> m.Message | None:
+        return m.Finishing(0) if isinstance(heard.message, m.GetStatus) else polite(heard)
+
+    with fake_server(confused) as server, RequestClient([server.address], "observer") as client:
+        client.connect("observer")
+        with pytest.raises(ProtocolError, match=r"^Finishing does not answer this query$"):
+            _statistics(client, 0, 10.0)
 
 
 def test_all_shards_call_a_checkpoint_of_minibatches_the_same_also_when_one_refuses_at_first(

@@ -213,6 +213,7 @@ def faulty(tmp_path: Path) -> dict[str, tuple[Path, str]]:
         "no.txt.gz": (b"plain text\n", "no.txt.gz is damaged"),
         "no.txt.xz": (b"plain text\n", "no.txt.xz is damaged"),
         "no.txt.zst": (b"plain text\n", "no.txt.zst is damaged"),
+        "twice.txt.xz.gz": (gzip.compress(lzma.compress(b"a\n")), "twice.txt.xz.gz is compressed twice"),
         "no.parquet": (b"plain text\n", "no.parquet is not a readable parquet file"),
         "bad.jsonl": (b'{"text": "a"}\n{"text": \n', "bad.jsonl: line 2 is not JSON"),
         "other.jsonl": (b'{"text": "a"}\n\n{"body": "b"}\n', "other.jsonl: line 3 has no text in 'text'"),
@@ -234,9 +235,9 @@ def faulty(tmp_path: Path) -> dict[str, tuple[Path, str]]:
     return found
 
 
-NAMES = ["cut.txt.gz", "flipped.txt.gz", "no.txt.gz", "no.txt.xz", "no.txt.zst", "no.parquet", "bad.jsonl",
-         "other.jsonl", "number.jsonl", "half.jsonl", "long.txt", "long.txt.gz", "columns.parquet", "numbers.parquet",
-         "missing", "empty folder"]  # fmt: skip
+NAMES = ["cut.txt.gz", "flipped.txt.gz", "no.txt.gz", "no.txt.xz", "no.txt.zst", "twice.txt.xz.gz", "no.parquet",
+         "bad.jsonl", "other.jsonl", "number.jsonl", "half.jsonl", "long.txt", "long.txt.gz", "columns.parquet",
+         "numbers.parquet", "missing", "empty folder"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
