@@ -69,12 +69,17 @@ class TrainBenchConfig(Config):
     repeats: int = option(5, range=at_least(1), help="Trainings of each store; they take turns.")
     options: TrainingOptions
 
+    @property
+    def is_one_process(self) -> bool:
+        """Return whether only the local store is measured, which trains in one process."""
+        return self.store == "local" and not self.beside
+
     def conflicts(self) -> list[str]:
         """Return what does not go together."""
         problems = self.options.conflicts_with_dataset()
         if self.store in self.beside:
             problems.append(f"store {self.store} cannot be compared with itself (--beside)")
-        if self.store == "local" and not self.beside and self.workers > 1:
+        if self.is_one_process and self.workers > 1:
             problems.append(f"--store local is one process, so --workers {self.workers} needs --beside")
         return problems
 
