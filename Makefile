@@ -4,7 +4,7 @@
 # The environment is .venv. It is updated when pyproject.toml or the requested extras change.
 # pip's own PIP_* variables (an index, a folder of wheels) pass through.
 
-# Python of a new environment: `make PYTHON=python3.12`. An optimised build is 1.4 to 1.8 times as fast.
+# Python of a new environment: `make PYTHON=python3.12`. An optimised build is 1.1 to 1.8 times as fast.
 PYTHON ?=
 EXTRAS ?=
 # Four processes, because many tests wait: with three, two cores were idle a tenth of the time. The tests of a file run in one

@@ -42,14 +42,18 @@ def parent(run: Running, role: str) -> psutil.Process:
 def test_processes_are_killed_and_all_is_interrupted_and_the_bytes_stay_the_same(flow: Flow) -> None:
     spread = ["--workers", 2, "--servers", 2, "--epochs", EPOCHS, "--checkpoint-every", 7, "--latency", "60ms"]
     train = flow.train("run", *spread, "--launcher", "ray", program=PROGRAM)
-    rounds = flow.path("run", "checkpoints")
+    rounds, log = flow.path("run", "checkpoints"), flow.path("run", "logs", "worker-0.log")
+
+    def joined(times: int) -> bool:
+        return log.exists() and log.read_text().count("event=joined") >= times
+
     until(lambda: any(rounds.glob("round-*.shard-1-of-2")) or not train.running, "a checkpoint is written", START_S)
+    until(lambda: joined(1) or not train.running, "the worker is there", START_S)
     until(lambda: {"server 1", "worker 0"} <= train.family().keys() or not train.running, "both run", START_S)
     shard, worker = parent(train, "server 1"), train.family()["worker 0"]
     os.kill(shard.pid, signal.SIGKILL)
     os.kill(worker.pid, signal.SIGKILL)
-    log = flow.path("run", "logs", "worker-0.log")
-    until(lambda: log.read_text().count("event=joined") >= 2 or not train.running, "the worker is back", START_S)
+    until(lambda: joined(2) or not train.running, "the worker is back", START_S)
     assert (rounds / ".generation-000001").exists(), "so is the shard"
     train.signal(signal.SIGINT)
     train.fails("interrupted by SIGINT", "--resume continues from the newest checkpoint")
