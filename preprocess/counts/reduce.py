@@ -83,8 +83,9 @@ def combined(parts: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
     """Return the distinct keys of parts (keys, values), ascending, and the sum of the values of each key."""
     keys, values = (np.concatenate(each) for each in zip(*parts, strict=True))
     order = np.argsort(keys, kind="stable")
-    distinct, starts = np.unique(keys[order], return_index=True)
-    return distinct, np.add.reduceat(values[order], starts)
+    keys, values = keys[order], values[order]
+    starts = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
+    return keys[starts], np.add.reduceat(values, starts)
 
 
 @compiled
