@@ -29,12 +29,12 @@ class Served:
         name, text, size = f"{folder}{MANIFEST}", b"", 1
         while len(text) < size:
             data = self.client.ask(0, m.GetData(name, len(text)))
-            where = self.client.where(0)
             size = data.size if isinstance(data, m.Data) else 0
             if size > MAX_MANIFEST_BYTES:
-                raise errors.ProtocolError(f"{where} sent a manifest of more than {MAX_MANIFEST_BYTES >> 20} MiB")
+                most = f"{MAX_MANIFEST_BYTES >> 20} MiB"
+                raise errors.ProtocolError(f"{self.client.where(0)} sent a manifest of more than {most}")
             text += _body(data, name, len(text), size, size - len(text))
-        return Manifest.parse(text, f"the {name} that {where} sent"), text
+        return Manifest.parse(text, f"the {name} that {self.client.where(0)} sent"), text
 
     def fetch(self, name: str, size: int, path: Path) -> None:
         """Write the file `name` of `size` bytes, of which every server sends a part, to `path`."""

@@ -45,7 +45,7 @@ class ServerStore:
     latency: Callable[[], float] = float
 
     def __post_init__(self) -> None:
-        """Start the sequence numbers of pushes, leases and reports."""
+        """Take the width of a row from the options; start the sequence numbers of pushes, leases and reports."""
         self.width = RowLayout.of(self.options).width
         self._sharding = Sharding(self.rows, len(self.client.channels))
         self._sequences = [0] * len(self.client.channels)

@@ -263,6 +263,15 @@ def test_a_file_name_may_not_lead_out_of_the_folder(tmp_path: Path, name: str) -
         load(folder)
 
 
+def test_a_file_name_may_not_be_absolute(tmp_path: Path) -> None:
+    folder = write(tmp_path / "x")
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"abc")
+    edit(folder, files={str(secret): {"bytes": 3, "sha256": artifacts.file_sha256(secret)}})
+    with pytest.raises(ArtifactError, match="not the name of a file"):
+        load(folder)
+
+
 def test_what_is_no_artifact_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path, why in (

@@ -244,19 +244,19 @@ def test_an_exception_of_a_callback_ends_a_training_that_can_be_resumed(dataset:
 
     with pytest.raises(Enough):
         glovewire.train(
-            dataset, tmp_path / "run", callbacks=[stop], latency=["20ms"], checkpoint_every=1, **{**LONG, "epochs": 60}
+            dataset, tmp_path / "run", callbacks=[stop], latency=["60ms"], checkpoint_every=1, **{**LONG, "epochs": 20}
         )
     until(lambda: processes_of(tmp_path) == [], "every process has ended")
     run = glovewire.Run(tmp_path / "run")
     reached = run.metrics()[-1]["epoch"]
-    assert 1 <= reached < 60
+    assert 1 <= reached < 20
     seen: list[glovewire.Progress] = []
     with programs_fork():
         done = run.resume()
-        assert done.metrics()[-1]["epoch"] == 60
+        assert done.metrics()[-1]["epoch"] == 20
         assert done.facts["ending"] == "complete"
-        assert done.resume(epochs=64, callbacks=seen.append).facts["epochs"] == 64
-    assert (seen[0].epoch >= 60, seen[-1].epoch, seen[-1].epochs) == (True, 64, 64)
+        assert done.resume(epochs=24, callbacks=seen.append).facts["epochs"] == 24
+    assert (seen[0].epoch >= 20, seen[-1].epoch, seen[-1].epochs) == (True, 24, 24)
 
 
 @pytest.mark.usefixtures("_forks")

@@ -54,6 +54,22 @@ def test_the_most_frequent_word_comes_first(table: np.ndarray, tmp_path: Path, f
     assert written[0] == written[1]
 
 
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # gensim leaves it open where no header is
+@pytest.mark.parametrize(
+    ("form", "options"),
+    [("glove", {"no_header": True}), ("word2vec", {}), ("word2vec-bin", {"binary": True})],
+)
+def test_gensim_reads_the_same_bits(
+    run: Path, table: np.ndarray, tmp_path: Path, form: str, options: dict[str, bool]
+) -> None:
+    from gensim.models import KeyedVectors
+
+    export(run, form, tmp_path / "out")
+    loaded = KeyedVectors.load_word2vec_format(str(tmp_path / "out"), **options)
+    assert loaded.index_to_key == WORDS
+    np.testing.assert_array_equal(loaded.vectors, table)
+
+
 def test_npz_gives_arrays_that_gensim_takes_without_a_pickle(run: Path, table: np.ndarray, tmp_path: Path) -> None:
     from gensim.models import KeyedVectors
 
