@@ -98,13 +98,13 @@ def staleness(given: Given[StalenessConfig]) -> dict[str, Any]:
     if options.objective != objective:
         raise UsageError(f"{trained.name}: it cannot be trained with --objective {options.objective}")
     config = given.config(options=options, batch_sizes=given["batch_sizes"] or (options.batch_size,))
-    real = partial(emulation.emulate, emulation.workload(trained))
     way = (
-        (lambda options, conditions, _: simulation.simulate(trained, options, conditions)) if given["virtual"] else real
+        (lambda options, conditions, _: simulation.simulate(trained, options, conditions))
+        if given["virtual"]
+        else partial(emulation.emulate, emulation.workload(trained))
     )
-    result = run(
-        config, way, Subject(trained.name, trained.unit, given["virtual"]), lambda line: click.echo(line, err=True)
-    )
+    subject = Subject(trained.name, trained.unit, given["virtual"])
+    result = run(config, way, subject, lambda line: click.echo(line, err=True))
     click.echo((config.out / REPORT).read_text(encoding="utf-8"))
     return result
 
