@@ -41,11 +41,11 @@ def is_loopback(address: str) -> bool:
         return False
 
 
-# ---- places: paths of this machine, or URLs
+# ---- places: local paths or URLs
 
 
 def url_of(place: Path | str) -> str:
-    """Return the URL that `place` was made from, "" if it is a path of this machine."""
+    """Return the URL that `place` was made from (a Path merges its slashes), or "" if `place` is a local path."""
     found = _URL.fullmatch(str(place))
     if found is None:
         return ""
@@ -53,7 +53,7 @@ def url_of(place: Path | str) -> str:
 
 
 def check_place(place: Path | str) -> None:
-    """Raise UsageError if `place` is a URL that holds a password or a signature; the error does not repeat it."""
+    """Raise UsageError if `place` is a URL with a password or a signature in it; the error does not repeat it."""
     url = url_of(place)
     name = url.partition("://")[2].partition("/")[0]
     if re.search(r":.*@", name) or re.search(r"\?[^/]*=", url):

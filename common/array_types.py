@@ -10,7 +10,7 @@ Floats = npt.NDArray[np.floating[Any]]
 Rows = npt.NDArray[np.float32]
 """Rows of a table, or vectors, one per word."""
 Halves = npt.NDArray[np.uint16]
-"""The same as bfloat16 (common/model/bfloat16.py)."""
+"""The bits of bfloat16 numbers (common/model/bfloat16.py)."""
 Scales = npt.NDArray[np.float32]
 """A learning rate or weight for each row."""
 Indices = npt.NDArray[np.int64]

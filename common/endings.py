@@ -1,4 +1,4 @@
-"""Name why a run, or one client's part in it, ended."""
+"""Define the reasons why a run, or one client's part in it, ends."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class Ending(StrEnum):
 
 
 LASTING = (Ending.COMPLETE, Ending.ASKED)
-"""Endings after which no process is started again: so each waits until the rows of all are safe."""
+"""Endings after which no process is restarted, so each waits until the rows of all shards are saved."""
 
 
 class RunEnd(NamedTuple):

@@ -130,7 +130,7 @@ class BindError(GlovewireError, code="bind"):
 
 
 class KeyFileError(GlovewireError, code="key-file"):
-    """A key file or allow-list is missing, damaged, or within the reach of others."""
+    """A key file or allow-list is missing, damaged, or accessible to other users."""
 
 
 class NotAdmitted(GlovewireError, code="not-admitted"):

@@ -1,7 +1,7 @@
 """Log events on stderr, one line of `key=value` pairs each; at level info, nothing is logged per training step.
 
-A flood of one kind of event is cut short: of each kind, and of each kind from one address (`where`), a few lines in
-each WINDOW_S; then one line says how many more there were.
+Floods are rate-limited: each WINDOW_S has at most PER_KIND lines of one kind of event, and PER_ADDRESS of one kind from
+one address (`where`). Then one line says how many more there were.
 """
 
 import logging
@@ -19,7 +19,7 @@ _EVENT = re.compile(r"event=(\S+)(?:.*? where=(\S+))?")
 
 
 def configure(level: str, role: str) -> None:
-    """Send this process's log, from `level` on, to stderr; `role` (server 0, worker w1, ...) is in each line."""
+    """Send this process's log, from `level` upwards, to stderr; `role` (server 0, worker w1, ...) is in each line."""
     logging.basicConfig(
         level=level.upper(),
         handlers=[LimitedHandler()],
@@ -69,9 +69,9 @@ class Flood:
 
 
 class LimitedHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes records to stderr, but not floods of them, and of other libraries only warnings.
+    """Writes records to stderr, rate-limited; from other libraries, only warnings and errors.
 
-    What those log of their requests may hold credentials.
+    Below that level, libraries log requests, which may contain credentials.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class LimitedHandler(logging.StreamHandler):  # type: ignore[type-arg]
         self._flood = Flood()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a record, and before it what the last window left out."""
+        """Write a record, preceded by the counts of what the last window left out."""
         if record.levelno < logging.WARNING and not record.name.startswith(_OURS):
             return
         now = time.monotonic()
@@ -89,7 +89,7 @@ class LimitedHandler(logging.StreamHandler):  # type: ignore[type-arg]
             super().emit(record)
 
     def close(self) -> None:
-        """Say what the present window has left out."""
+        """Write the counts of what the current window has left out."""
         for text in self._flood.ended(time.monotonic(), anyway=True):
             self._write(text)
         super().close()

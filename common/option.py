@@ -33,7 +33,7 @@ def between(low: float, high: float, text: str = "") -> Range:
 
 
 def at_least(low: float, text: str = "") -> Range:
-    """Return the range of numbers from `low` on; `text` replaces the default wording of errors."""
+    """Return the range of numbers from `low` upwards; `text` replaces the default wording of errors."""
     return Range(text or f"at least {low}", lambda value: value >= low)
 
 
@@ -52,11 +52,11 @@ def parse_size(text: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """What the command line needs to know of a field besides its name, type and default.
+    """What the command line needs to know about a field besides its name, type and default.
 
     A field without a default is required, unless `shown` is set. `shown` describes the default in help texts where its
     value does not; `per` maps an objective to its own default. `flags` are by default derived from the field's name.
-    `bare` is the value of an option that is given without one; None: it needs one. `path` holds arguments of
+    `bare` is the value of an option given without one; if None, a value is required. `path` holds arguments of
     click.Path. `parse` turns text into the value or raises ValueError; `check` raises UsageError for an invalid value
     and is called once for each item of a tuple.
     """
@@ -90,7 +90,7 @@ class Config:
         require(list(dict.fromkeys(self._problems())))
 
     def conflicts(self) -> list[str]:
-        """Return the problems with combinations of options that are valid one by one."""
+        """Return the conflicts between options that are valid one by one."""
         return []
 
     def _problems(self) -> Iterator[str]:

@@ -41,7 +41,7 @@ class Exposition:
         self.url = f"http://{host}:{self._server.server_port}/metrics"
 
     def close(self) -> None:
-        """Stop serving; twice is fine."""
+        """Stop serving; may be called twice."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

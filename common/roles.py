@@ -1,4 +1,4 @@
-"""Define what a key stands for: the name of a client and its role. No I/O."""
+"""Define what a key identifies: the name of a client and its role. No I/O."""
 
 from enum import StrEnum
 from typing import NamedTuple
@@ -17,7 +17,7 @@ SEPARATOR = "."
 
 
 class Client(NamedTuple):
-    """A client that has proven to own a key: the key's name and its role."""
+    """A client that has proven that it owns a key: the key's name and its role."""
 
     name: str
     role: Role
@@ -28,7 +28,7 @@ class Client(NamedTuple):
 
 
 def derived(key: str, name: str) -> str:
-    """Return `name`, after the name of its key and a dot unless it begins with them: `anna`, `2` -> `anna.2`."""
+    """Return `name` prefixed with its key's name and a dot, unless it has that prefix: `anna`, `2` -> `anna.2`."""
     return name if Client(key, Role.WORKER).owns(name) else f"{key}{SEPARATOR}{name}"
 
 

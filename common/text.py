@@ -1,4 +1,4 @@
-"""Make text for people: of numbers, and of what a peer or a file says, which may not be safe to print. No I/O."""
+"""Format numbers for people, and escape text of peers and files that may not be safe to print. No I/O."""
 
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 

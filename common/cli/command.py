@@ -39,7 +39,7 @@ class WrongUsage(click.ClickException):
 
 
 def _origin(error: click.UsageError) -> str:
-    """Return the environment variable from which a refused value came, for the end of the message; "" if from none."""
+    """Return an end for the message that names the environment variable of a refused value; "" if it has none."""
     option, context = getattr(error, "param", None), error.ctx
     if not isinstance(option, click.Option) or context is None or option.name is None:
         return ""
@@ -49,7 +49,7 @@ def _origin(error: click.UsageError) -> str:
 
 @contextmanager
 def one_line_refusals() -> Iterator[None]:
-    """Raise a click.UsageError of the block as WrongUsage; a group without a command still prints its help."""
+    """Convert a click.UsageError in the block to WrongUsage; a group without a command still prints its help."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
@@ -123,7 +123,7 @@ class Command(click.Command):
         return result
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options under the headings of `groups`, and once how to give them in other ways."""
+        """Write the options under the headings of `groups`, then one sentence on the other ways to set them."""
         options = [option for option in self.get_params(ctx) if isinstance(option, click.Option)]
         records = {str(option.name): record for option in options if (record := option.get_help_record(ctx))}
         for heading, names in grouped(str(self.name), list(records)).items():
@@ -136,7 +136,7 @@ class Command(click.Command):
         )
 
     def _unknown_variables(self, environment: Mapping[str, str]) -> list[str]:
-        """Return a warning for each environment variable that looks like an option of this command and is none."""
+        """Return a warning for each environment variable that has this command's prefix but names no option of it."""
         ours = variable(str(self.name), "")
         known = [str(option.envvar) for option in self.params if isinstance(option, click.Option)]
         return [

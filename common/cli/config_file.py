@@ -27,7 +27,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def saved_value(file: Path, key: str, kind: type[T]) -> T | None:
-    """Return what a saved configuration has under `key`, in any table; None without such a file, or such a `kind`."""
+    """Return the value of `key` in any table of a saved configuration; None if no file, or no value of type `kind`."""
     tables = read_toml(file).values() if file.is_file() else ()
     return next((table[key] for table in tables if isinstance(table, dict) and type(table.get(key)) is kind), None)
 

@@ -1,4 +1,4 @@
-"""Say under which headings help pages show options: first those that most people need. No I/O."""
+"""Group the options of help pages under headings; those that most people need come first. No I/O."""
 
 from collections.abc import Mapping, Sequence
 
@@ -43,11 +43,11 @@ GROUPS: dict[str, tuple[tuple[str, Sequence[str]], ...]] = {
     "study-staleness": TRAINING,
     "bench-train": TRAINING,
 }  # fmt: skip
-"""Headings and parameter names, by command; a name counts where it comes first. Other commands have one list."""
+"""Headings and parameter names, by command; only a name's first place counts. Other commands have one list."""
 
 
 def grouped(command: str, names: Sequence[str]) -> Mapping[str, list[str]]:
-    """Return {heading: names} for the options of a command, in the order in which they are to be shown."""
+    """Return {heading: names} for the options of a command, in the order in which help shows them."""
     groups = GROUPS.get(command)
     if groups is None:
         return {"Options": list(names)}

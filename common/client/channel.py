@@ -1,4 +1,4 @@
-"""Keep the pending requests of one shard, and say which are due (again).
+"""Keep the pending requests to one shard, and decide when each is transmitted or retransmitted.
 
 Retransmitted requests keep their order. Apart from pulls and pushes, a channel treats all messages alike.
 """
@@ -14,7 +14,7 @@ RESEND_FIRST_S = 0.5
 RESEND_BIG_S = 5.0
 RESEND_MAX_S = 10.0
 BIG_BYTES = 64 << 10
-"""A request above this size is not sent again before RESEND_BIG_S."""
+"""A request above this size is retransmitted after RESEND_BIG_S, not before."""
 ROUND_TRIPS = 2.0
 """A pull is retransmitted after this many round trips at the earliest."""
 DECAY = 0.7
@@ -28,7 +28,7 @@ OnReply = Callable[[m.Message], None]
 
 @dataclass
 class Request:
-    """An unanswered request: sent `times` times, at `first` and last at `sent` (seconds of the caller's clock)."""
+    """An unanswered request, sent `times` times: first at `first`, last at `sent` (seconds of the caller's clock)."""
 
     message: m.Message
     frames: list[wire.Frame]
@@ -43,7 +43,7 @@ class Request:
         self.size = wire.bytes_of(self.frames)
 
     def due_at(self, round_trip_s: float) -> float:
-        """Return when to send the request (again).
+        """Return when the request is to be transmitted or retransmitted.
 
         A small request is due after RESEND_FIRST_S, then at doubling intervals; a big one every RESEND_BIG_S. A pull is
         not due before ROUND_TRIPS x `round_trip_s`, because a retransmission makes a slow network send the rows twice.
@@ -58,7 +58,7 @@ class Request:
 
 
 class Channel:
-    """The requests to one shard, and when the shard was last heard; `now` is the time of the caller's clock."""
+    """The requests to one shard; `heard` is when its last message came. `now` is the time of the caller's clock."""
 
     def __init__(self, address: str, now: float) -> None:
         self.address = address
@@ -68,11 +68,11 @@ class Channel:
         self.welcome: m.Welcome | None = None
         self.pushes = 0  # sent, repeats included
         self.credit = 0  # bytes of pushes that the server allows in flight
-        self.in_flight = 0  # bytes of pushes that have not been answered
-        self.round_trip_s = 0.0  # of a pull, the slowest of late
+        self.in_flight = 0  # bytes of unanswered pushes
+        self.round_trip_s = 0.0  # estimate for a pull: the slowest of the recent ones
         self._ambiguous: dict[int, float] = {}  # round trips of pulls that were sent more than once
         self._number = 0
-        self._holds_back = False  # whether requests are UNSENT, which nothing may overtake
+        self._holds_back = False  # whether there are UNSENT requests, which no later request may overtake
 
     @property
     def owes_reply(self) -> bool:
@@ -80,7 +80,7 @@ class Channel:
         return any(not isinstance(each.message, m.Hello | m.Pull | m.Lease) for each in self.pending.values())
 
     def add(self, message: m.Message, on_reply: OnReply, now: float) -> Request:
-        """Return a new request; it is to be sent after those that are UNSENT."""
+        """Add a request and return it; `due` yields it after the requests that are UNSENT already."""
         if not self.pending:
             self.heard = now
         self._number += 1
@@ -91,7 +91,7 @@ class Channel:
         return request
 
     def send(self, message: m.Message, on_reply: OnReply, now: float) -> Request:
-        """Return a new request, which is to be transmitted now unless it is UNSENT: then it waits for others."""
+        """Add a request and return it, for the caller to transmit; if it is UNSENT, it waits for others until `due`."""
         must_wait = self._holds_back
         request = self.add(message, on_reply, now)
         if not must_wait:
@@ -137,7 +137,7 @@ class Channel:
         self.pending.clear()
 
     def due(self, now: float) -> Iterator[Request]:
-        """Yield, in order, every request that has waited too long for its reply: it is to be transmitted now."""
+        """Yield, in order, every request to transmit now: it is UNSENT, or has waited too long for its reply."""
         self._holds_back = False
         for request in self.pending.values():
             if request.due_at(self.round_trip_s) < now:
@@ -149,7 +149,7 @@ class Channel:
         return min((request.due_at(self.round_trip_s) for request in self.pending.values()), default=math.inf)
 
     def mark_unsent(self, last: Request | None = None) -> None:
-        """Mark pending requests to be sent again at once: all, or those up to `last` that were last sent no later."""
+        """Mark requests for immediate retransmission: all, or those up to `last` that were not sent after it."""
         self._holds_back = True
         for request in self.pending.values():
             if last is None or request.sent <= last.sent:
@@ -158,7 +158,7 @@ class Channel:
                 return
 
     def repeat(self, message: m.Message) -> bool:
-        """Mark a pending request with this message to be sent again at once; return False if there is none."""
+        """Mark the pending request with this message for immediate retransmission; return False if there is none."""
         found = next((request for request in self.pending.values() if request.message == message), None)
         if found is not None:
             self._holds_back = True
@@ -170,12 +170,12 @@ class Channel:
         self.pending = {number: each for number, each in self.pending.items() if not isinstance(each.message, kind)}
 
     def has_earlier(self, request: Request) -> bool:
-        """Return whether another request of the same kind is pending that comes before `request` in its sequence."""
+        """Return whether an earlier request of the same type as `request` is pending."""
         first = next(each for each in self.pending.values() if type(each.message) is type(request.message))
         return first is not request
 
     def note_blocked(self, request: Request) -> None:
-        """Mark a request UNSENT that could not be transmitted, because the connection's queue was full."""
+        """Mark `request` UNSENT: it could not be transmitted, because the connection's queue was full."""
         self._holds_back = True
         request.sent = UNSENT
         request.times -= 1

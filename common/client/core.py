@@ -1,8 +1,8 @@
 """Decide what a client sends to the shards of a run, and when; without sockets, clocks and threads.
 
 A loop around `ClientCore` transmits the requests that `send` and `tick` return, passes every message that arrives to
-`receive`, and calls `tick` when `deadline` has come. `transport.client` is that loop for ZeroMQ. Retransmissions,
-credit, heartbeats, joining and joining again are decided here.
+`receive`, and calls `tick` when `deadline` has come. `transport.client` is that loop for ZeroMQ. This module decides
+on retransmissions, credit, heartbeats, joining and rejoining.
 """
 
 import math
@@ -34,8 +34,8 @@ class Answer(NamedTuple):
 class ClientCore:
     """The sessions of one client, called `name`, with the shards at `addresses`.
 
-    `incarnation` is a random number that tells this process from others of its name. Every `now` is the time of one
-    clock, in seconds. Once the session has failed, `failed` is the reason; the loop raises it.
+    `incarnation` is a random number that distinguishes this process from others with its name. Every `now` is the time
+    of one clock, in seconds. Once the session has failed, `failed` is the reason; the loop raises it.
     """
 
     def __init__(self, addresses: Sequence[str], name: str, dataset: str, incarnation: int, now: float) -> None:
@@ -53,12 +53,12 @@ class ClientCore:
         return self._tick_at
 
     def send(self, shard: int, message: m.Message, on_reply: OnReply, now: float) -> Request:
-        """Return a new request to be transmitted now; one that is UNSENT waits for others, and `tick` returns it."""
+        """Return a new request to transmit now; if it is UNSENT, it waits for others until `tick` returns it."""
         self._tick_at = min(self._tick_at, now + TICK_S)
         return self.channels[shard].send(message, on_reply, now)
 
     def receive(self, shard: int, frames: list[wire.Frame], now: float) -> Answer | None:
-        """Take a message of `shard` without its envelope; return the request that it answers, if it does."""
+        """Process a message from `shard`, without its envelope; return it with the request that it answers, if any."""
         channel = self.channels[shard]
         channel.heard = now
         try:
@@ -88,12 +88,12 @@ class ClientCore:
             if channel.has_earlier(request):
                 channel.mark_unsent(request)
                 self._tick_at = UNSENT
-            return None  # with nothing before it to send again, it waits until it is due
+            return None  # no earlier request can be sent again, so this one waits until it is due
         channel.complete(reply.number, reply.message, now)
         return Answer(request, reply.message)
 
     def tick(self, now: float, silence_s: float = math.inf) -> list[tuple[int, Request]]:
-        """Return the requests, by shard, that are to be transmitted now, in this order: new and overdue ones.
+        """Return (shard, request) for every request to transmit now, new or overdue, in this order.
 
         A worker that waits for one shard sends heartbeats to the others, too, because each of them would time it out.
         Raises DeadlineExceeded when a shard with pending requests has been silent for `silence_s`.
@@ -119,7 +119,7 @@ class ClientCore:
         self._tick_at = min(self._tick_at, now + TICK_S)
 
     def note_stall(self, stall_s: float, now: float) -> None:
-        """Do not count time in which this process was busy or stopped as silence of the servers."""
+        """Exclude `stall_s`, during which this process was busy or stopped, from the silence of the servers."""
         for channel in self.channels:
             channel.heard = min(channel.heard + stall_s, now)
 
@@ -141,10 +141,10 @@ class ClientCore:
         `failed` is then UsageError unless the addresses are those of all shards of one training, in order.
         """
         self._role, self._greeted_at = role, now
-        self._greet(self.channels[0], now)  # its welcome has the worker's number, which the other shards are told
+        self._greet(self.channels[0], now)  # its Welcome has the worker's number, which the other shards must be told
 
     def stop_joining(self) -> None:
-        """Say no more hellos, unless every shard has welcomed this client: it leaves."""
+        """Send no more Hello, because this client leaves; no effect once every shard has welcomed it."""
         if not self.joined:
             self._role = None
 
@@ -154,7 +154,7 @@ class ClientCore:
         return [shard for shard, channel in enumerate(self.channels) if channel.welcome is None]
 
     def _greet(self, channel: Channel, now: float) -> None:
-        """Say hello, or transmit the same hello again if it was not answered: a slow shard must not get ever more."""
+        """Send a Hello, or retransmit an unanswered one: a slow shard must not receive more and more of them."""
         first = self.channels[0].welcome
         number, token = (-1, 0) if channel is self.channels[0] or first is None else (first.worker, first.token)
         hello = m.Hello(str(self._role), self._name, self._incarnation, self._dataset, number, token)
@@ -163,16 +163,16 @@ class ClientCore:
         self._tick_at = UNSENT
 
     def _greet_again(self, now: float) -> None:
-        """Say hello again to shards that were not ready, or were in different generations of the run."""
+        """Send Hello again if a shard was not ready, or if the shards were in different generations of the run."""
         self._greeted_at = now
         if not self.strangers or self.not_ready is not None:
             for channel in self.channels[: 1 if self.channels[0].welcome is None else None]:
                 self._greet(channel, now)
 
     def _take_beat(self, channel: Channel, now: float, reply: m.Message) -> None:
-        """Say hello again to a shard whose run is over while this client waits for others: it waits to be let go then.
+        """Send Hello again if the shard's run is over while this client waits for others: the shard ends its session.
 
-        The shard would wait for it, and the others for that shard.
+        Otherwise the shard would wait for this client to leave, and the other shards for that shard.
         """
         if isinstance(reply, m.HeartbeatAck) and reply.stop and self._role and not self.joined:
             self._greet(channel, now)
@@ -181,7 +181,7 @@ class ClientCore:
         try:
             welcome = check_reply(reply)
         except errors.NotReady as error:
-            self.not_ready = error  # `tick` says hello again
+            self.not_ready = error  # `tick` sends Hello again
             if self.joined:
                 self.failed = self.failed or errors.UnknownSession(str(error))
             return
@@ -209,10 +209,10 @@ class ClientCore:
                 self.failed = error
             if self.joined:
                 for each in self.channels:
-                    each.drop(m.Hello)  # one that came late would tell a shard that this client still waits
+                    each.drop(m.Hello)  # a late one would tell a shard that this client is still waiting to join
 
     def _is_welcome_elsewhere(self, channel: Channel) -> bool:
-        """Return whether shard 0 has welcomed this client: who has ended the run is a generation behind."""
+        """Return whether shard 0 has welcomed this client; a shard that ended the run is then a generation behind."""
         return channel is not self.channels[0] and self.channels[0].welcome is not None
 
     def _runs_differ(self) -> bool:
@@ -243,7 +243,7 @@ class ClientCore:
 
 
 def _forgotten(channel: Channel) -> errors.UnknownSession:
-    """Return the error of a worker whose session a shard does not know any more."""
+    """Return the error of a worker whose session a shard no longer knows."""
     return errors.UnknownSession(
         f"{channel.address} has forgotten this worker: it was taken for lost, or the server was restarted"
     )

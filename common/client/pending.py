@@ -31,7 +31,7 @@ class Pending(Generic[T]):
         return self.value
 
     def settle(self, take: OnReply, reply: m.Message) -> None:
-        """Pass one of the messages that are missing to `take`; if it is a refusal, keep its error instead."""
+        """Pass one of the missing messages to `take`; if it is a refusal, keep its error instead."""
         self.missing -= 1
         try:
             take(check_reply(reply))
