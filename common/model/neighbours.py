@@ -44,7 +44,7 @@ class Found(NamedTuple):
 class UnitVectors:
     """Words and their unit vectors: `rows` has shape (words, dim), row i for `words[i]`.
 
-    `subwords` compose vectors of other words, from which `mean` is subtracted.
+    `subwords` compose the vectors of other words, from which `mean` is subtracted.
     """
 
     words: Sequence[str]
@@ -87,7 +87,7 @@ class UnitVectors:
     def nearest(self, found: Found, top: int) -> Neighbours:
         """Return the `top` words with the largest cosine to a word, without that word.
 
-        The last RECENT results of known words are kept: pages of the dashboard ask for theirs twice a second.
+        The last RECENT results of known words are cached, because dashboard pages request theirs twice a second.
         """
         if found.row is None:
             return self._best(found.vector, [found], top)
@@ -121,7 +121,7 @@ def best(cosines: Rows, without: Sequence[int], top: int) -> list[int]:
     count = min(top, len(cosines) - len(set(without)))
     if count <= 0:
         return []
-    # A partition keeps any of the rows that tie at the cut: take all of them, then sort.
+    # Partitioning keeps arbitrary rows of those that tie at the cut-off: take all of them, then sort.
     candidates = np.flatnonzero(cosines >= np.partition(cosines, -count)[-count])
     rows: list[int] = candidates[np.argsort(-cosines[candidates], kind="stable")][:count].tolist()
     return rows

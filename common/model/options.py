@@ -24,10 +24,10 @@ OPTIMIZERS = ("adagrad-row", "adagrad", "sgd", "momentum", "nesterov", "adam", "
 BLOCK_OPTIMIZERS = OPTIMIZERS[:3]
 RATE_SHAPES = ("linear", "cosine", "constant")
 LOCAL_EPOCHS = 2
-"""Epochs for which GloVe trains a block in a row; scores are the same, and skip-gram's would be lower."""
+"""Consecutive epochs for which GloVe trains a block. GloVe's scores stay the same; skip-gram's would be lower."""
 MAX_RATE = 1e6
 """Largest learning rate that a server accepts."""
-PRESETS: dict[str, dict[str, Scalar]] = {  # baseline: GloVe as a first program for it would be written
+PRESETS: dict[str, dict[str, Scalar]] = {  # baseline: GloVe as a simple first implementation trains it
     "baseline": {
         "schedule": "minibatch",
         "local_epochs": 1,
@@ -200,7 +200,7 @@ class TrainingOptions(Config):
 
     @classmethod
     def from_flags(cls, consistency: str | None = None, **flags: Any) -> Self:
-        """Return options from a command's flags; None and missing ones get the defaults, which depend on others."""
+        """Return options from a command's flags; None and missing ones get defaults, which depend on other options."""
         given = {name: value for name, value in flags.items() if value is not None}
         values = {**DEFAULTS[given.get("objective", cls.objective)], **given}
         objective, schedule, epochs = (
@@ -216,12 +216,12 @@ class TrainingOptions(Config):
 
     @property
     def sweeps(self) -> int:
-        """Return how often the strip of each partition is trained, every time for `local_epochs` epochs."""
+        """Return how often the strip of each partition is trained, each time for `local_epochs` epochs."""
         return self.epochs // self.local_epochs
 
     @property
     def wire_bytes(self) -> int:
-        """Return the bytes of a number of a row in a message."""
+        """Return how many bytes each number of a row takes in a message."""
         return 2 if self.sends_bfloat16 else 4
 
     @property
@@ -266,7 +266,7 @@ class TrainingOptions(Config):
         return self.rate((step + 1) / self.steps if self.steps else 0.0)
 
     def conflicts(self) -> list[str]:
-        """Return the problems of combinations of options, and of modes that cannot be parsed."""
+        """Return the conflicts between options, and the errors of modes that cannot be parsed."""
         problems = []
         modes = {"consistency": CONSISTENCIES.get(self.schedule, BATCH_MODES), "staleness": POLICIES}
         for name, ways in modes.items():

@@ -28,7 +28,7 @@ def flatten_spectrum(vectors: Rows, power: float) -> Rows:
 
 
 def flattened_in_pieces(vectors: Rows, power: float) -> Iterator[None]:
-    """Do what `flatten_spectrum` does, and yield after each piece of CHUNK_ROWS rows, for a caller with other work."""
+    """Do what `flatten_spectrum` does, but yield after each CHUNK_ROWS rows, so that the caller can do other work."""
     pieces = [slice(first, first + CHUNK_ROWS) for first in range(0, len(vectors), CHUNK_ROWS)]
     if power == 1.0 or not all(np.isfinite(vectors[piece]).all() for piece in pieces):
         return

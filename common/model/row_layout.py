@@ -44,7 +44,7 @@ class RowLayout:
 
     @property
     def span(self) -> int:
-        """Return the floats that a vector takes: `dim`, padded with zeros that stay zero."""
+        """Return the number of floats in a vector: `dim`, padded with zeros that stay zero."""
         return -(-self.dim // PAD_FLOATS) * PAD_FLOATS
 
     @property

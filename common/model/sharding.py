@@ -43,8 +43,8 @@ class Sharding:
     ) -> Iterator[tuple[ShardRange, slice]]:
         """Yield the parts that `split` returns, cut further so that each has at most `most` (at least 1) of the `rows`.
 
-        `rows` are ascending row numbers in [first, last), None for all of them. With each part comes the slice of
-        `rows` that it has, which may be empty.
+        `rows` are ascending row numbers in [first, last), None for all of them. Each part is yielded with its slice of
+        `rows`, which may be empty.
         """
         most = max(most, 1)
         for part in self.split(first, last):

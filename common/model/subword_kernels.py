@@ -90,7 +90,7 @@ def hash_ngrams(text: Text, ends: Starts, shortest: int, longest: int, buckets: 
 def renumber(columns: Columns, buckets: int) -> Columns:
     """Number the buckets in `columns` from 0 in order of their first occurrence, in place; return them in that order.
 
-    Words come in the order of the alphabet, so n-grams that look alike get rows that lie close together.
+    Words are in alphabetical order, so similar n-grams get rows that are close together.
     """
     places = np.full(buckets, -1, dtype=np.int32)
     count = 0
@@ -147,8 +147,8 @@ def sum_rows(starts: Starts, columns: Columns, table: Table, scales: Table, zero
 def inverse_diagonal(turned: Starts, rows: Columns, squares: Table, ridge: float) -> Table:
     """Return one over the diagonal of G' A G + ridge I, float32 (n-grams,).
 
-    `squares` (words,) is a_i s_i^2; the others are as in `subword_solver.Solver`. An n-gram that a word has twice is
-    taken as two of them, which is near enough for a preconditioner.
+    `squares` (words,) is a_i s_i^2; the others are as in `subword_solver.Solver`. An n-gram that occurs twice in a word
+    counts as two n-grams, which is accurate enough for a preconditioner.
     """
     inverse = np.empty(len(turned) - 1, dtype=np.float32)
     for ngram in range(len(inverse)):

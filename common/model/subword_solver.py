@@ -18,9 +18,9 @@ from . import subword_kernels as kernels
 
 MAX_THREADS = 16
 _TASKS = 4
-"""Tasks for each thread: rows differ in what they cost."""
+"""Tasks per thread: several, because rows differ in cost."""
 _TASK_COST = 1 << 16
-"""Look-ups of rows in a task at least, so that its start costs little beside it."""
+"""Minimum number of row look-ups in a task, so that starting it costs little in comparison."""
 
 Columns = npt.NDArray[np.int32]
 Sums = npt.NDArray[np.float64]
@@ -30,7 +30,7 @@ Each = Callable[[Callable[[int, int], None], list[int]], None]
 
 @contextmanager
 def threads_for(threads: int | None) -> Iterator[tuple[int, Each]]:
-    """Yield the number of threads, one for each core unless given, and the function that makes them work."""
+    """Yield the number of threads, one for each core unless given, and a function that runs work in all of them."""
     threads = min(threads or len(os.sched_getaffinity(0)), MAX_THREADS)
     with ThreadPoolExecutor(threads) as pool:
 
@@ -44,9 +44,9 @@ def threads_for(threads: int | None) -> Iterator[tuple[int, Each]]:
 class Solver:
     """Steps of preconditioned conjugate gradients on (G' A G + ridge I) Z = G' A T, for WIDTH dimensions at a time.
 
-    G is a sparse matrix of n-grams (`starts`, `columns`; its transpose is `turned`, `entries`) with row i times s_i,
-    and A holds a weight a_i for each row: `scales` (words,) is s_i, and 1 / (`mean` s_i) is a_i. `targets`
-    (words, WIDTH) holds a_i s_i T_i and becomes G Z. Takes four tables of (n-grams, WIDTH), all float32.
+    G is a sparse matrix of n-grams (`starts`, `columns`; its transpose is `turned`, `entries`) with row i multiplied by
+    s_i. A is diagonal, with a weight a_i for each row: `scales` (words,) is s_i, and 1 / (`mean` s_i) is a_i.
+    `targets` (words, WIDTH) is a_i s_i T_i and becomes G Z. Allocates four tables of (n-grams, WIDTH), all float32.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Solver:
         self._each(work, bounds)
 
     def _apply(self) -> Sums:
-        """Set the image of the direction; return the product of the two."""
+        """Set the image of the direction; return the dot product of the two."""
 
         def work(first: int, last: int) -> None:
             part = slice(first, last)
@@ -113,7 +113,7 @@ class Solver:
         return self._total()
 
     def _move(self, alpha: Rows) -> Sums:
-        """Move the solution along the direction; return the product of residual and preconditioned residual."""
+        """Move the solution along the direction; return the dot product of residual and preconditioned residual."""
 
         def work(first: int, last: int) -> None:
             part = slice(first, last)

@@ -47,7 +47,7 @@ class Ngrams:
     buckets: int = 2_000_000
 
     def __post_init__(self) -> None:
-        """Raise UsageError for lengths or a number of buckets that cannot be."""
+        """Raise UsageError for lengths or a number of buckets that are out of range."""
         problems = []
         if not 1 <= self.shortest <= self.longest <= MAX_LENGTH:
             problems.append(f"n-grams of {self.shortest} to {self.longest} characters: use 1 to {MAX_LENGTH}")
@@ -58,7 +58,7 @@ class Ngrams:
     def hashed(self, words: Sequence[bytes]) -> tuple[Indices, npt.NDArray[np.int32]]:
         """Return (starts, buckets): word i, given in UTF-8, has the n-grams `buckets[starts[i] : starts[i + 1]]`.
 
-        They are in fastText's order, repeated ones included.
+        The n-grams are in fastText's order and include repetitions.
         """
         from . import subword_kernels as kernels
 
@@ -73,9 +73,9 @@ class Ngrams:
 class Subwords:
     """Vectors of n-grams: that of bucket `buckets[i]`, int32 ascending, is `scale` times `rows[places[i]]`.
 
-    Buckets that are missing have the vector zero. `rows`, float16 or float32 (distinct, dim), holds the vector of
-    n-grams that the same words have once. `factor` is the weight of the composition in the vectors of known words, and
-    `lowercase` says whether those have no capital letters.
+    Missing buckets have zero vectors. `rows`, float16 or float32 (distinct, dim), stores one vector for all n-grams
+    that occur in the same words. `factor` is the weight of the composition in the vectors of known words, and
+    `lowercase` says whether known words have no capital letters.
     """
 
     ngrams: Ngrams
@@ -102,7 +102,7 @@ class Subwords:
     def sums(self, words: Sequence[bytes]) -> tuple[Indices, Rows]:
         """Return the number of n-grams of each word, shape (words,), and the sum of their vectors, (words, dim).
 
-        Words are given in UTF-8. Takes memory for a row for each n-gram of each word.
+        Words are given in UTF-8. Allocates one row for each n-gram of each word.
         """
         starts, buckets = self.ngrams.hashed(words)
         sums = np.zeros((len(words), self.dim), dtype=np.float32)
@@ -118,7 +118,7 @@ class Subwords:
 
 
 class NgramStore(Protocol):
-    """Keeps the vectors of n-grams, which are found a few dimensions at a time."""
+    """Stores the vectors of n-grams, which are computed a few dimensions at a time."""
 
     def allocate(self, rows: int, dim: int) -> None:
         """Make room for float16 (rows, dim)."""
@@ -131,7 +131,7 @@ class NgramStore(Protocol):
 
 
 class NgramsInMemory:
-    """Keeps them in an array."""
+    """Stores the vectors of n-grams in an array."""
 
     def allocate(self, rows: int, dim: int) -> None:
         """Make room for float16 (rows, dim)."""
@@ -158,11 +158,11 @@ def fit(
     """Fit the n-grams of `words` to `vectors`, and mix each word's composition into its vector, in place.
 
     `vectors`, float32 (words, dim): a vector u of length 1 with the composition s becomes (u + `factor` s) /
-    (1 + `factor`), and any other length is multiplied in again. Vectors that are zero or not finite are left out. The
+    (1 + `factor`); a vector of another length is scaled to 1 and back. Zero and non-finite vectors are left out. The
     vector of an unseen word is its composition times the mean length. `threads`, one for each core unless given,
     changes no byte. Once `cancelled` returns True, the rest is skipped and the result is worthless. The vectors of
-    n-grams are collected in `kept`, by default in memory. Besides, takes about 8 bytes for each n-gram of each word,
-    300 for each different n-gram, and 128 for each row of the result and 64 for each word.
+    n-grams are collected in `kept`, by default in memory. Further memory: about 8 bytes for each n-gram of each word,
+    300 for each distinct n-gram, 128 for each row of the result and 64 for each word.
     """
     from . import subword_kernels as kernels
     from .subword_solver import Solver, threads_for
@@ -206,14 +206,14 @@ def fit(
 
 
 class _Units:
-    """Trained vectors at length 1, as double precision; `used` says which are neither zero nor not finite."""
+    """Trained vectors scaled to length 1, in double precision; `used` marks those that are finite and not zero."""
 
     def __init__(self, vectors: Rows, used: npt.NDArray[np.bool_]) -> None:
         self._vectors, self.lengths = vectors, _lengths(vectors)
         self.used = used & (self.lengths > 0) & np.isfinite(self.lengths)
 
     def mean(self) -> Floats:
-        """Return the mean of those used, added one after the other."""
+        """Return the mean of the used vectors, added one after the other."""
         total = np.zeros((1, self._vectors.shape[1]))
         for first, last in pairwise(_cut(len(self._vectors), _WORDS_AT_ONCE)):
             total[0] = np.concatenate([total, self._of(slice(first, last), slice(None))]).sum(axis=0)
@@ -227,7 +227,7 @@ class _Units:
         targets[part, : len(centre)][self.used[part]] = (self._of(part, dims) - centre) / mean
 
     def mix(self, dims: slice, composed: Rows, centre: Floats, factor: float, first: int, last: int) -> None:
-        """Mix compositions, less the centre, into the vectors of the words [first, last)."""
+        """Mix compositions, given without the centre, into the vectors of the words [first, last)."""
         part, used = slice(first, last), self.used[first:last]
         mixed = self._of(part, dims) + factor * (composed[part, : len(centre)][used] + centre)
         self._vectors[part, dims][used] = mixed * (self.lengths[part][used, None] / (1.0 + factor))
@@ -253,10 +253,10 @@ def _encoded(word: str) -> bytes:
 
 
 def _distinct(turned: Indices, entries: npt.NDArray[np.int32], words: int) -> tuple[Indices, npt.NDArray[np.int32]]:
-    """Return the first n-gram of each set that the same words have, and the set of each n-gram.
+    """Group n-grams that occur in the same words; return the first n-gram of each group, and the group of each n-gram.
 
-    The fit gives n-grams that occur in the same words the same vector. A set is recognised by the sum of random 64-bit
-    numbers drawn for its words; its number does not depend on them.
+    The fit gives the n-grams of a group the same vector. A group is recognised by the sum of random 64-bit numbers
+    drawn for its words; the numbering of the groups does not depend on them.
     """
     if not len(entries):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)

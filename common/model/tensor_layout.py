@@ -2,8 +2,8 @@
 
 Tensors are stored one after the other, ROW elements per row; each begins a new row. So a large tensor spreads over
 every shard, and many small tensors are sent in one message. Trained tensors come first, so that a gradient is one range
-of rows. Fixed tensors (frozen layers, buffers, integers) follow; each element of the table holds 16 of their bits, as
-an integer, which a float stores exactly.
+of rows. Fixed tensors (frozen layers, buffers, integers) follow; each element of the table holds 16 of their bits as an
+integer, which a float represents exactly.
 """
 
 import json

@@ -5,7 +5,7 @@
     worker (to shard 0)    Lease        Granted, or Done; waits while other workers hold the remaining blocks
     worker, observer       Pull         Rows; waits until the rows have the version asked for
     worker                 Push         Applied; with `then_pull` also Rows, or Rows alone
-    worker, observer       Create       Created; waits while another worker brings the first values
+    worker, observer       Create       Created; waits while another worker sends the initial values
     worker (to shard 0)    Report       Recorded
     worker, observer       Heartbeat    HeartbeatAck
     worker, observer       Score        Recorded
@@ -122,8 +122,8 @@ class Left(Message):
 class Lease(Message):
     """Ask for the next strip to train; `ticket` numbers a worker's leases from 1, so that repeats are recognised.
 
-    `worker` is the number in the worker's Welcome, -1 if it is not given. `has` is 1 for each partition of whose strip
-    the worker has the entries, 0 for the others; None if it has all.
+    `worker` is the number in the worker's Welcome, -1 if it is not given. `has` is 1 for each partition whose strip the
+    worker has the entries of, 0 for the others; None if it has all.
     """
 
     ticket: int
@@ -270,7 +270,7 @@ class Score(Message):
 
 @message
 class Proceed(Message):
-    """Let a run that waits after every sweep train the sweeps of so many epochs; more than there are let it end."""
+    """Let a run that waits after every sweep grant its first `epochs` epochs; a number above its own lets it end."""
 
     epochs: int
 
@@ -382,9 +382,9 @@ class Data(Message):
 
 @message
 class Checkpoint(Message):
-    """Ask for a checkpoint. Blocks: it is taken when every row has been through `round` rounds; -1 for a round soon.
+    """Ask for a checkpoint. With blocks, it is taken when every row has been through `round` rounds (-1: a round soon).
 
-    Minibatches: the rows are saved at once, and `round`, the same for all shards, only identifies the checkpoint.
+    With minibatches, the rows are saved at once, and `round`, equal on all shards, only identifies the checkpoint.
     """
 
     round: int
@@ -432,7 +432,7 @@ class Refused(Message):
 
 @message
 class GetFolder(Message):
-    """Ask a shard what its run folder holds."""
+    """Ask a shard what its run folder contains."""
 
 
 @message
@@ -444,14 +444,14 @@ class Folder(Message):
 
 @message
 class Begin(Message):
-    """Ask shard 0 to begin a generation of the run, a JSON object, unless there is one of its number."""
+    """Ask shard 0 to begin a generation of the run, a JSON object, unless one with the same number exists."""
 
     generation: str
 
 
 @message
 class Begun(Message):
-    """The newest generation of the run: the one that was asked for, or another."""
+    """The newest generation of the run: the one in `Begin`, or another."""
 
     generation: str
 
@@ -478,7 +478,7 @@ class RunSample(Message):
 class LossSample(Message):
     """Progress of one worker, or of all (`worker` is "all"); losses are means over the entries since its last sample.
 
-    `epoch` of `epochs` are done; for a dense model these are updates, of which `epochs` is 0 if there is no end.
+    `epoch` of `epochs` are done; for a dense model both count updates, and `epochs` is 0 if the run has no end.
 
     For "all", `mean_loss`, `mean_bias_only_loss` and `norm` are means over the latest report of every part of the
     matrix, so that they do not jump from block to block. For one worker they are means over the same entries as `loss`.

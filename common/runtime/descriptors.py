@@ -1,4 +1,4 @@
-"""Raise this process's limit of open files, count what is left of it, and try again what failed for lack of it."""
+"""Raise this process's limit on open files, count how many are left, and retry what failed because none were."""
 
 import errno
 import resource
@@ -37,7 +37,7 @@ def is_shortage(error: BaseException | None) -> bool:
 
 
 def patiently(action: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-    """Return what `action` returns; while too many files are open, try it again for up to `patience_s` seconds."""
+    """Return the result of `action`; while it fails because too many files are open, retry for up to `patience_s`."""
     deadline = time.monotonic() + patience_s
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Measure the memory of processes (Linux), and set what this process does with freed memory (glibc)."""
+"""Measure the memory of processes (Linux), and control what this process does with freed memory (glibc)."""
 
 import ctypes
 import gc
@@ -54,8 +54,8 @@ def trim() -> None:
 def release_code(library: str) -> None:
     """Drop the machine code of a loaded library, named by a part of its path, from this process's memory (Linux).
 
-    The kernel reads again from the file what is called later. Of libllvmlite, 50 MB are in memory once kernels are
-    loaded, and none are needed to run them.
+    The kernel reads code that is called later from the file again. Once kernels are loaded, 50 MB of libllvmlite are in
+    memory, and running the kernels needs none of them.
     """
     if (madvise := getattr(ctypes.CDLL(None), "madvise", None)) is None:
         return

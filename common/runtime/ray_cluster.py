@@ -45,7 +45,7 @@ def share_of_cpus(ray: Any, processes: int) -> float:
 
 
 def largest_share(nodes: Sequence[float], processes: int) -> float:
-    """Return the largest share of a core, at most 1, of which nodes with so many cores have room for all processes."""
+    """Return the largest share of a core, at most 1, at which all processes fit on nodes with these core counts."""
     shares = {min(1.0, int(cores / count * 100) / 100) for cores in nodes for count in range(1, processes + 1)}
     fitting = [share for share in shares if share and sum(int(cores / share) for cores in nodes) >= processes]
     return max(fitting, default=0.01)

@@ -1,4 +1,4 @@
-"""Refuse limits of this process (`ulimit`) under which libraries fail with errors of their own, or hang."""
+"""Refuse limits of this process (`ulimit`) so low that libraries would hang or fail with obscure errors."""
 
 import resource
 
@@ -6,7 +6,7 @@ from ..errors import SystemLimit
 
 MIN_FILES = 64
 MIN_ADDRESS_SPACE = 1 << 30
-"""Compiled code needs 500 to 750 MB on two cores; OpenBLAS waits for ever for the buffers of its threads."""
+"""Compiled code needs 500 to 750 MB on two cores. With too little, OpenBLAS waits forever for its threads' buffers."""
 
 
 def require_files() -> None:

@@ -49,10 +49,10 @@ _held = 0
 
 @contextlib.contextmanager
 def signals_held() -> Iterator[None]:
-    """Raise no Signalled inside the block; one that is due is raised within AGAIN_S of its end.
+    """Hold back Signalled inside the block; one that is due is raised within AGAIN_S after its end.
 
-    For code that must not be left half-way. An example is `Popen.poll`: an exception between its taking a lock and its
-    `try` leaves the lock taken for ever.
+    For code that must not be interrupted half-way. An example is `Popen.poll`: an exception between the acquisition of
+    its lock and its `try` leaves the lock held forever.
     """
     global _held
     if threading.current_thread() is not threading.main_thread():
@@ -74,11 +74,11 @@ class _Raise:
         self._process = os.getpid()
 
     def __call__(self, number: int, _: FrameType | None) -> None:
-        """Ignore further signals and raise Signalled; end a process that was just forked, which would do all twice."""
+        """Ignore further signals and raise Signalled; exit if just forked, since the parent does the clean-up."""
         if os.getpid() != self._process:
             os._exit(128 + number)
         self.message = f"interrupted by {signal.Signals(number).name}"
-        for each in SIGNALS:  # the way out is bounded in time; nothing may cut it short
+        for each in SIGNALS:  # clean-up takes a bounded time; nothing may interrupt it
             signal.signal(each, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, self._again)
         signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
@@ -101,12 +101,12 @@ def signals_raise(so: str = "") -> Iterator[None]:
 
     Of nested blocks, only the outermost does this. `so` is appended to the error's message. Does nothing outside the
     main thread. If Signalled is swallowed, as in a finaliser or a callback of C code, it is raised again after AGAIN_S,
-    and the traceback that the interpreter or Cython would print is left out. If other code turns it into another error,
-    such as an ImportError, the block still raises Interrupted.
+    and the traceback that the interpreter or Cython would print is suppressed. If other code turns it into another
+    error, such as an ImportError, the block still raises Interrupted.
     """
     elsewhere = threading.current_thread() is not threading.main_thread()
     if elsewhere or all(isinstance(signal.getsignal(number), _Raise) for number in SIGNALS):
-        yield  # restoring handlers at its end would let a second signal cut the outer block's way out short
+        yield  # restoring handlers at its end would let a second signal interrupt the outer block's clean-up
         return
     handler, report, print_error = _Raise(), sys.unraisablehook, sys.excepthook
     sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, Signalled) else report(lost)
@@ -118,7 +118,7 @@ def signals_raise(so: str = "") -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if handler.message and not isinstance(error, Interrupted):  # an inner block's may say more
+        if handler.message and not isinstance(error, Interrupted):  # an inner block's error may say more
             raise Interrupted(handler.message + so) from None
         raise
     finally:
@@ -204,7 +204,7 @@ def signals_exit() -> Iterator[None]:
 
 
 def exit_on_sigterm_as_first_process() -> None:
-    """Exit on SIGTERM if this is process 1 of a container, which Linux sends no signal that it does not handle."""
+    """Exit on SIGTERM if this is process 1 of a container, to which Linux delivers only signals that have a handler."""
     if os.getpid() == 1:
         _install(lambda number, _: sys.exit(128 + number), [signal.SIGTERM])
 
@@ -213,12 +213,12 @@ def exit_on_sigterm_as_first_process() -> None:
 
 
 def parent_token(last_signal: signal.Signals) -> str:
-    """Return a child's PARENT_VARIABLE: the id of this process, and the signal to the child when this process ends."""
+    """Return a child's PARENT_VARIABLE: the id of this process, and the signal that the child gets when it ends."""
     return f"{os.getpid()}:{int(last_signal)}"
 
 
 def die_with_parent() -> None:
-    """Let this process end with the glovewire process that started it; do nothing if there is none."""
+    """End this process when the glovewire process that started it ends; do nothing if none did."""
     parent, _, number = os.environ.pop(PARENT_VARIABLE, "").partition(":")
     try:
         pid, last_signal = int(parent), signal.Signals(int(number))
