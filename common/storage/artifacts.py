@@ -24,12 +24,12 @@ from ..errors import ArtifactError, BadRequest, GlovewireError, OutputError
 
 MANIFEST = "manifest.json"
 PARTIAL, REPLACED = ".partial", ".replaced"
-"""Suffixes of `.NAME.PID.partial`, new content being written, and `.NAME.PID.replaced`, the folder it replaces."""
+"""Suffixes of `.NAME.PID.partial`, new content being written, and `.NAME.PID.replaced`, the folder being replaced."""
 MAX_MANIFEST_BYTES = 16 << 20
 PIECE_BYTES = 1 << 20
 _AGAIN = "truncated or altered since it was written: make or copy it again"
 MAKERS = {"dataset": ("preprocess", "dataset"), "vectors": ("train", "run")}
-"""The command that makes an artifact of a kind, and what users call it."""
+"""The command that makes each kind of artifact, and what users call the artifact."""
 UNREADABLE = (OSError, ValueError, EOFError, OverflowError, SyntaxError, TypeError)
 """Errors that numpy raises when it loads a file that is missing, truncated, or not an array."""
 
@@ -42,7 +42,7 @@ def no_pause() -> None:
 
 
 def scratch_path(path: Path) -> Path:
-    """Return where this process writes new content of `path`."""
+    """Return the path at which this process writes new content of `path`."""
     return path.parent / f".{path.name}.{os.getpid()}{PARTIAL}"
 
 
@@ -117,7 +117,7 @@ def write_text_atomically(path: Path, text: str, mode: int = 0o666) -> None:
 
 @contextmanager
 def output_errors(path: Path, what: str = "file") -> Iterator[None]:
-    """Raise an OSError of the block as an OutputError that says that `what` at `path` cannot be written, and why."""
+    """Convert an OSError in the block to an OutputError: `what` at `path` cannot be written, and why."""
     try:
         yield
     except OSError as error:
@@ -127,9 +127,9 @@ def output_errors(path: Path, what: str = "file") -> Iterator[None]:
 
 
 def attempt_all(*writes: Callable[[], object]) -> None:
-    """Call every function, also after one has raised a GlovewireError; then raise the error, or one that names all.
+    """Call every function, even after one raises a GlovewireError; then raise that error, or one that names all errors.
 
-    That one has the type of the last. So a disk that is too full for one file gets those for which it has room.
+    An error that names several has the type of the last. So a disk too full for one file still gets those that fit.
     """
     failures: list[GlovewireError] = []
     for write in writes:
@@ -144,7 +144,7 @@ def attempt_all(*writes: Callable[[], object]) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make the folder `path`, unless it exists, and those above it; it is still there after a power failure."""
+    """Make the folder `path`, unless it exists, and those above it, durably: they survive a power failure."""
     if not path.parent.is_dir():
         make_folder(path.parent)
     path.mkdir(exist_ok=True)
@@ -153,8 +153,8 @@ def make_folder(path: Path) -> None:
 
 
 def require_free(path: Path, *, what: str) -> None:
-    """Raise OutputError unless `path` does not exist (or is an empty folder) and its parent can be written."""
-    with output_errors(path, what):  # a name that no file can have, or a folder that may not be looked into
+    """Raise OutputError if `path` exists (and is not an empty folder), or if its parent cannot be written."""
+    with output_errors(path, what):  # an impossible file name, or a folder that may not be searched
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
             raise OutputError(f"{what} {path} exists already: name another place or remove it")
         parent = path.parent
@@ -207,7 +207,7 @@ class Manifest:
 
     @classmethod
     def load(cls, folder: Path, kind: str, schema: int, *, verify: bool = True, without: Collection[str] = ()) -> Self:
-        """Return the manifest of the artifact in `folder` after checking its files, but those named in `without`.
+        """Return the manifest of the artifact in `folder` after checking its files, except those named in `without`.
 
         Sizes are always compared, SHA-256 checksums only with `verify` (about 1 GB/s). Raises ArtifactError if
         anything is missing, altered, of another kind or of another schema.
@@ -228,7 +228,7 @@ class Manifest:
     def read(cls, folder: Path, kind: str = "") -> Self:
         """Read the manifest in `folder` without checking the files; ArtifactError if it is missing or damaged.
 
-        If nothing is there, the error names the command that makes an artifact of this kind, or of any.
+        If the folder does not exist, the error names the command that makes an artifact of this kind, or of any.
         """
         path = os.path.join(folder, MANIFEST)
         try:
@@ -241,13 +241,13 @@ class Manifest:
                     there = folder.exists()
                     why = "is a file; a folder made by glovewire is needed" if there else nothing_there(kind)
                 raise ArtifactError(f"{folder} {why}") from error
-        except OSError as error:  # or the disk does not tell what is there
+        except OSError as error:  # or the disk cannot be read
             raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
         return cls.parse(text, path)
 
     @classmethod
     def parse(cls, text: bytes, where: str) -> Self:
-        """Return the manifest that is written in `text`, the content of `where`; ArtifactError if it is damaged."""
+        """Parse a manifest from `text`, the content of `where`; ArtifactError if it is damaged."""
         try:
             if len(text) > MAX_MANIFEST_BYTES:
                 raise ValueError(f"more than {MAX_MANIFEST_BYTES >> 20} MiB")
@@ -259,7 +259,7 @@ class Manifest:
 
 
 def nothing_there(kind: str = "") -> str:
-    """Return what to say of a path that does not exist: which command makes an artifact of this kind, or of any."""
+    """Return the message for a path that does not exist: which command makes an artifact of this kind, or of any."""
     makers = [f"`glovewire {command}` makes a {what}" for of, (command, what) in MAKERS.items() if kind in ("", of)]
     return "does not exist" + (f": {', '.join(makers)}" if makers else "")
 
@@ -300,7 +300,7 @@ def seal(
 ) -> Manifest:
     """Write and return the manifest of all files in `folder`, or only of those named in `only`.
 
-    Raises OutputError if it cannot be written, or a file cannot be read again.
+    Raises OutputError if the manifest cannot be written, or a file cannot be read back.
     """
     paths = files_in(folder) if only is None else [folder / name for name in sorted(only)]
     with output_errors(folder, kind):
@@ -315,9 +315,9 @@ def seal(
 
 
 def is_unreadable(error: BaseException | None) -> bool:
-    """Return whether `error`, or what caused it, says that something is there and the system does not read it.
+    """Return whether `error`, or its cause, says that a file exists but the system fails to read it.
 
-    A failing disk does that. The file is neither missing nor damaged, and may be read later.
+    This happens on a failing disk. The file is neither missing nor damaged, and may be readable later.
     """
     while isinstance(error, ArtifactError):
         error = error.__cause__
@@ -325,7 +325,7 @@ def is_unreadable(error: BaseException | None) -> bool:
 
 
 def is_there(path: str | Path) -> bool:
-    """Return whether there is something at `path`; ArtifactError if the disk does not tell."""
+    """Return whether `path` exists; ArtifactError if the disk cannot be read."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -336,7 +336,7 @@ def is_there(path: str | Path) -> bool:
 
 
 def names_in(folder: str | Path) -> list[str]:
-    """Return the names in a folder, none if it does not exist. Raises ArtifactError if it cannot be read."""
+    """Return the names in a folder, [] if it does not exist. Raises ArtifactError if it cannot be read."""
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -346,9 +346,9 @@ def names_in(folder: str | Path) -> list[str]:
 
 
 def read_piece(path: Path, offset: int, most: int) -> tuple[bytes, int]:
-    """Return at most `most` bytes of a file from `offset` on, and its size.
+    """Return at most `most` bytes of a file, starting at `offset`, and the file's size.
 
-    Raises BadRequest for a place outside it, ArtifactError if it cannot be read.
+    Raises BadRequest for an offset outside the file, ArtifactError if it cannot be read.
     """
     try:
         with path.open("rb", buffering=0) as stream:
@@ -371,7 +371,7 @@ def file_sha256(path: str | Path, pause: Callable[[], None] = no_pause) -> str:
 
 
 def _inside(name: str) -> str:
-    """Return `name`; ValueError if this path leaves the artifact's folder, because a manifest may be hostile."""
+    """Return `name`; ValueError if this path leads out of the artifact's folder, because a manifest may be hostile."""
     parts = name.split("/")
     if not name.isprintable() or "\\" in name or any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"{name[:80]!r} is not the name of a file in this folder")
@@ -407,7 +407,7 @@ def _check_file(path: str, entry: Mapping[str, Any], *, verify: bool) -> None:
 def load_array(path: Path, *, mapped: bool = False) -> Array:
     """Return the array in the .npy file `path`, in memory or `mapped` read-only; raises one of UNREADABLE.
 
-    `numpy.load` would open a file that begins like a zip archive as one, and leave it open. The file is always mapped
+    `numpy.load` would treat a file that begins like a zip archive as one, and leave it open. The file is always mapped
     first, so that a header that claims more bytes than the file has is refused before memory is allocated.
     """
     there = _mapped(path)
@@ -422,15 +422,15 @@ def load_array(path: Path, *, mapped: bool = False) -> Array:
 
 
 def array_pieces(path: Path) -> Iterator[Array]:
-    """Yield the rows of the array in the .npy file `path`, some at a time; raises one of UNREADABLE.
+    """Yield the rows of the array in the .npy file `path`, a piece at a time; raises one of UNREADABLE.
 
-    They are read, not mapped: pages of a mapped file count as memory of the process for as long as they are.
+    They are read, not mapped: pages of a file count as memory of the process for as long as they are mapped.
     """
     yield from _pieces(path, _mapped(path))
 
 
 def _mapped(path: Path) -> np.memmap[Any, Any]:
-    """Map the .npy file `path`; given a `Path`, numpy would ask the disk about every folder above it."""
+    """Map the .npy file `path`; given a `Path`, numpy would look up every folder above it on the disk."""
     there: np.memmap[Any, Any] = np.lib.format.open_memmap(os.fspath(path), mode="r")
     return there
 
@@ -461,7 +461,7 @@ def save_array(path: Path, values: Array, pause: Callable[[], None] = no_pause) 
 
 
 def make_array(path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None:
-    """Make the .npy file `path` of zeros, without taking room on the disk for them."""
+    """Make the .npy file `path` of zeros as a sparse file, which takes no room on the disk yet."""
     with path.open("wb") as stream:
         about = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(stream, about)
@@ -469,7 +469,7 @@ def make_array(path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None
 
 
 def put_columns(path: Path, columns: slice, values: Array) -> None:
-    """Set some columns of the array in the .npy file `path`, which `make_array` made; the other columns stay."""
+    """Set some columns of the array in the .npy file `path`, made by `make_array`; the other columns stay."""
     at = np.lib.format.open_memmap(path, mode="r").offset
     first = 0
     with path.open("r+b") as stream:

@@ -1,7 +1,7 @@
-"""Keep copies of artifacts on this machine's disk: each is brought once, and all processes use it.
+"""Keep copies of artifacts on this machine's disk: each is downloaded once, and all processes use it.
 
-A cache keeps each artifact in a folder that has its checksum as name, with a lock file beside it. A process holds the
-lock exclusively while it brings the artifact, and shares it while it uses it; one whose lock is free may be removed.
+A cache keeps each artifact in a folder named by its checksum, with a lock file beside it. A process holds an exclusive
+lock while it downloads the artifact, and a shared lock while it uses it. An artifact that is not locked may be removed.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from .artifacts import MANIFEST, Manifest, files_in, output_errors
 
 SCRATCH, LOCK = ".partial", ".lock"
 INCOMPLETE = ".blocks"
-"""Suffix of an artifact that is kept without some of its files."""
+"""Suffix of an artifact that lacks some of its files on purpose."""
 AGAIN_S = 0.05
 OURS = re.compile(rf"[0-9a-f]{{64}}({re.escape(INCOMPLETE)})?({re.escape(SCRATCH)})?", re.ASCII)
-"""Names of artifacts and of unfinished ones: the cache may be a folder that holds other things."""
+"""Names of artifacts and of unfinished ones: the cache may be a folder that also contains other things."""
 
 T = TypeVar("T")
 Open = Callable[[Path, bool], T]
@@ -43,7 +43,7 @@ class Source(Protocol):
 
 
 def make_cache(cache: Path) -> None:
-    """Make the folder of a cache unless it is there; OutputError if it cannot be used."""
+    """Make the folder of a cache unless it exists; OutputError if it cannot be used."""
     with output_errors(cache, "cache"):
         if cache.exists() and not cache.is_dir():
             raise errors.OutputError(f"cache {cache} is a file: name another place or remove it")
@@ -60,12 +60,12 @@ def cached(
     verify: bool = True,
     without: Collection[str] = (),
 ) -> Iterator[T]:
-    """Yield what `opens` returns for the artifact of `source`, which is brought unless `cache` has it already.
+    """Yield what `opens` returns for the artifact of `source`, which is downloaded unless `cache` has it already.
 
-    Files named in `without` are not brought, and the artifact is kept apart from one that is whole.
-    What is brought is always checked, an artifact that was there with `verify`. Others are removed, those used longest
-    ago first, while all take more than `cache_bytes`; so is this one at the end, if it alone takes more. Raises
-    OutputError if the disk is full, ArtifactError if what comes is no such artifact.
+    Files named in `without` are not downloaded, and the artifact is kept separately from a whole one.
+    A download is always checked, a cached artifact only with `verify`. While the cache takes more than `cache_bytes`,
+    other artifacts are removed, least recently used first; this one is removed at the end if it alone takes more.
+    Raises OutputError if the disk is full, ArtifactError if the download is not the artifact that `source` announced.
     """
     manifest, text = source.manifest()
     files = {name: entry for name, entry in manifest.files.items() if name not in without}
@@ -78,10 +78,10 @@ def cached(
                 while (opened := _open(folder, lock, opens, verify=verify)) is None:
                     try:
                         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    except BlockingIOError:  # another process brings it, and shares the lock for as long as it uses it
+                    except BlockingIOError:  # another process downloads it, and then shares the lock while it uses it
                         time.sleep(AGAIN_S)
                         continue
-                    if not folder.exists():  # otherwise another process has brought it meanwhile
+                    if not folder.exists():  # otherwise another process has downloaded it meanwhile
                         _make_room(cache, cache_bytes - needed, needed)
                         facts = {"kind": manifest.kind, "artifact": folder.name[:12], "bytes": needed}
                         _bring(source, files, text, folder, opens, facts)
@@ -94,13 +94,13 @@ def cached(
 
 
 def shown_name(folder: Path) -> str:
-    """Return the name of an artifact's folder for people: of one in a cache, the beginning of its checksum."""
+    """Return the name of an artifact's folder for people: in a cache, the beginning of its checksum."""
     name = folder.resolve().name
     return name[:12] if OURS.fullmatch(name) else name
 
 
 def _open(folder: Path, lock: int, opens: Open[T], *, verify: bool) -> T | None:
-    """Open an artifact of the cache, which `lock` keeps there; None if it is missing or damaged, and then removed."""
+    """Open an artifact of the cache, sharing `lock`; return None if it is missing, or damaged and so removed."""
     fcntl.flock(lock, fcntl.LOCK_SH)
     try:
         return opens(folder, verify)
@@ -127,7 +127,7 @@ def locked(folder: Path) -> Iterator[int]:
 
 
 def _make_room(cache: Path, allowed: int, needed: int) -> None:
-    """Make room for `needed` bytes beside artifacts of at most `allowed` bytes; OutputError if the disk is full."""
+    """Reduce the cache to `allowed` bytes; OutputError if the disk then lacks room for `needed` more."""
     if allowed < 0:
         warn_too_small(cache, needed, needed + allowed, "it is removed at the end")
     remove_oldest(cache, allowed)
@@ -135,9 +135,9 @@ def _make_room(cache: Path, allowed: int, needed: int) -> None:
 
 
 def remove_oldest(cache: Path, allowed: int) -> int:
-    """Remove artifacts that are not in use, those used longest ago first, while all take more than `allowed` bytes.
+    """Remove artifacts that are not in use, least recently used first, while all take more than `allowed` bytes.
 
-    Return the bytes of those that are left.
+    Return the size of the remaining ones in bytes.
     """
     there = [path for path in cache.iterdir() if OURS.fullmatch(path.name) and path.is_dir()]
     sizes = {path: _size(path) for path in there}
@@ -148,7 +148,7 @@ def remove_oldest(cache: Path, allowed: int) -> int:
 
 
 def warn_too_small(cache: Path, needed: int, allowed: int, then: str) -> None:
-    """Log that `cache` may not have as many bytes as are needed, and what follows."""
+    """Log that `cache` may not take as many bytes as are needed, and the consequence `then`."""
     logger.warning(log.line("cache_too_small", needed=needed, allowed=allowed, cache=cache, then=then))
 
 
@@ -161,7 +161,7 @@ def require_free(cache: Path, needed: int) -> None:
 
 
 def _used_at(folder: Path) -> float:
-    """Return when a folder was used, 0 if another process has removed it meanwhile."""
+    """Return when a folder was last used, 0 if another process has removed it meanwhile."""
     with contextlib.suppress(FileNotFoundError):
         return folder.stat().st_mtime
     return 0.0
@@ -189,7 +189,7 @@ def _remove_unused(folder: Path) -> bool:
         return True
 
 
-# ---- bringing
+# ---- downloading
 
 
 def _bring(
@@ -200,7 +200,7 @@ def _bring(
     opens: Open[T],
     facts: dict[str, Any],
 ) -> None:
-    """Bring `files` of an artifact to `folder`; those that an interrupted try has completed are not asked for again.
+    """Download `files` of an artifact to `folder`, except those that an interrupted attempt has completed already.
 
     `facts` are for the log.
     """
@@ -221,7 +221,7 @@ def _bring(
         opens(scratch, True)
     except errors.ArtifactError:
         shutil.rmtree(scratch, ignore_errors=True)
-        if resumed:  # after a power failure, files may lack what was written last: all are downloaded again
+        if resumed:  # after a power failure, files may lack the last writes: all are downloaded again
             return
         raise
     with output_errors(folder, facts["kind"]):

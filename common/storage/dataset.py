@@ -30,12 +30,12 @@ CHECKSUMS = "blocks.npy"
 MAX_PARTITION_ROWS = 1 << 16
 MAX_PARTITIONS = 1 << 12
 FEW_PARTITIONS = 64
-"""More partitions than this must not outnumber the rows: a small file must not describe millions of blocks."""
+"""A larger number of partitions must not exceed the number of rows: no small file may describe millions of blocks."""
 MADE_WITH = {"--vocab-size": "requested_vocabulary", "--min-count": "min_count", "--window": "window"}
-"""Options of `preprocess`, with the facts that hold their values."""
+"""Options of `preprocess`, with the manifest's facts that record their values."""
 DIGEST_BYTES = 32
 WIDE = 4
-"""Columns of a tile for each of its rows."""
+"""Ratio of a tile's columns to its rows."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Layout:
     A symmetric matrix keeps one triangle: only blocks with a >= b, and in block (a, a) only entries with i >= j.
     Otherwise every ordered pair is a block. Blocks are stored in lexicographic order. A block is cut into stripes of
     WIDE * `tile` columns, a stripe into tiles of `tile` rows; entries are sorted by tile, inside a tile by (i, j). So
-    the rows of a stripe's columns, the more frequent words, stay in the CPU cache, while those of the rows pass by.
+    the table rows of a stripe's columns, the more frequent words, stay in the CPU cache; those of its rows pass by.
     """
 
     bounds: tuple[int, ...]
@@ -94,11 +94,11 @@ class Layout:
         return self.bounds[partition], self.bounds[partition + 1]
 
     def stripes(self, partition: int) -> int:
-        """Return how many stripes a block has whose columns are those of `partition`."""
+        """Return the number of stripes in a block whose columns are those of `partition`."""
         return -(-self.size(partition) // self.columns)
 
     def tile_rows(self, partition: int) -> int:
-        """Return how many tiles a stripe has in a block whose rows are those of `partition`."""
+        """Return the number of tiles per stripe in a block whose rows are those of `partition`."""
         return -(-self.size(partition) // self.tile)
 
     def between(self, partition: int, other: int) -> list[tuple[int, int]]:
@@ -115,7 +115,7 @@ class Layout:
 class Dataset:
     """An opened dataset. `entries` is memory-mapped and read-only; all other fields are in memory.
 
-    One that is brought block by block has no `entries`: `loaded` holds those of the blocks that are in use.
+    A dataset that is downloaded block by block has no `entries`; `loaded` has those of the blocks in use.
     """
 
     path: Path
@@ -133,7 +133,7 @@ class Dataset:
     def open(cls, path: Path, *, verify: bool = True, in_blocks: bool = False) -> Self:
         """Open the dataset in folder `path`; with `verify`, compare checksums and check every entry first.
 
-        With `in_blocks`, the folder lacks the entries: a block can be used once it is in `loaded`.
+        With `in_blocks`, the folder lacks the entries, and a block can be used once it is in `loaded`.
         Raises ArtifactError if a file is missing, truncated, altered or does not fit the others, or if the dataset was
         made by another version of the program.
         """
@@ -177,7 +177,7 @@ class Dataset:
         return self.counts[self.permutation] / max(int(self.counts.sum()), 1)
 
     def block_range(self, a: int, b: int) -> tuple[int, int]:
-        """Return the index of the first stored entry of block (a, b) and that after its last."""
+        """Return the index of the first stored entry of block (a, b) and the index after its last."""
         block = self.layout.block_index[a, b]
         first, last = self.layout.first_tile[block], self.layout.first_tile[block + 1]
         return int(self.tiles[first]), int(self.tiles[last])
@@ -211,7 +211,7 @@ class Dataset:
         return np.flatnonzero(found) + self.layout.bounds[other]
 
     def read(self, file: str, offset: int, most: int) -> tuple[bytes, int]:
-        """Return at most `most` bytes from `offset` on of a file of this dataset, and the file's size.
+        """Return at most `most` bytes of a file of this dataset, starting at `offset`, and the file's size.
 
         Raises BadRequest for a name that the manifest lacks, ArtifactError if the file is gone.
         """
@@ -243,7 +243,7 @@ class Dataset:
                 raise ArtifactError(f"{self.path / name} does not fit the dataset's manifest: altered or truncated")
 
     def check_entries(self, total: int) -> None:
-        """Raise ArtifactError unless all entries are valid and `total` in number: kernels check no positions."""
+        """Raise ArtifactError unless there are `total` entries, all valid: kernels check no positions."""
         good, full = True, 0
         for a, b in self.layout.blocks:
             entries, _ = self.block(a, b)
@@ -268,14 +268,14 @@ class Dataset:
 
 
 def block_checksums(layout: Layout, tiles: Indices, entries: Entries) -> npt.NDArray[np.uint8]:
-    """Return what the file CHECKSUMS holds: the SHA-256 of the `entries` of each block."""
+    """Return the content of the file CHECKSUMS: the SHA-256 of the `entries` of each block."""
     spans = pairwise(tiles[layout.first_tile].tolist())
     digests = (hashlib.sha256(entries[first:last].view(np.uint8).data).digest() for first, last in spans)
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES)
 
 
 def _require_schema(path: Path) -> None:
-    """Raise ArtifactError for a dataset of another schema, with the command that makes it again."""
+    """Raise ArtifactError, which names the command to make it again, for a dataset of another schema."""
     manifest = Manifest.read(path, KIND)
     if manifest.kind != KIND or manifest.schema == SCHEMA:
         return

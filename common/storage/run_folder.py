@@ -1,7 +1,7 @@
 """Write and read the results in a RUN folder: vectors, or the tensors of a dense model.
 
 The folder exists during training, while its metrics, plot and checkpoints keep changing. `manifest.json` therefore
-lists only the results and is written last: a run whose training has not finished has none. The results are
+lists only the results and is written last: an unfinished run has no manifest. The results are
 `vectors.npy`, `vocabulary.txt`, `counts.npy` and the n-grams of the words (kind `vectors`), or `tensors.npz` (kind
 `tensors`); numpy reads them without Glovewire. This module changes no other file of the folder and loads no pickle.
 """
@@ -30,7 +30,7 @@ KIND, TENSORS_KIND = "vectors", "tensors"
 SCHEMA = TENSORS_SCHEMA = 2
 VECTORS, VOCABULARY, COUNTS = "vectors.npy", "vocabulary.txt", "counts.npy"
 NGRAMS, BUCKETS, SUBWORDS = "ngrams.npy", "ngram_buckets.npy", "subwords"
-"""Vectors of n-grams, the row of each bucket, and the fact of the manifest that describes them."""
+"""Files with the vectors of n-grams and the row of each bucket, and the manifest's fact that describes them."""
 TENSORS = "tensors.npz"
 METRICS, PLOT, CONFIG, CHECKPOINTS = "metrics.jsonl", "loss.png", "config.toml", "checkpoints"
 _CHECK_ROWS = 8192
@@ -86,7 +86,7 @@ def started_before(run: Path) -> OutputError:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether training was started in `folder`, finished or not; False, too, if it may not be searched."""
+    """Return whether training was started in `folder`, finished or not; False if the folder may not be searched."""
     return any(os.path.isfile(folder / name) for name in (CONFIG, METRICS))
 
 
@@ -105,10 +105,10 @@ def completed_facts(run: Path) -> Mapping[str, Any] | None:
 def write_trained(
     run: Path, dataset: Dataset, options: TrainingOptions, vectors: Rows, facts: Mapping[str, Any]
 ) -> None:
-    """Write the vectors of a run, as trained, after the post-processing that its options ask for, done in place.
+    """Post-process the trained vectors of a run in place, as its options ask, and write them.
 
-    `vectors`: float32 (words, dim), in the order of the vocabulary. A run that a signal stopped gets no n-grams: they
-    may take longer than the process is given to end.
+    `vectors`: float32 (words, dim), in the order of the vocabulary. A run stopped by a signal gets no n-grams, because
+    fitting them may take longer than the process has left.
     """
     flatten_spectrum(vectors, options.spectrum)
     if options.subwords and facts.get("ending") != Ending.STOPPED:
@@ -127,7 +127,7 @@ def write_with_ngrams(
 ) -> Subwords:
     """Fit n-grams to `vectors`, mix them in with the weight `factor`, in place, and write both with `write_vectors`.
 
-    Returns the n-grams. They take as much memory as the vectors, and so are written while they are being found.
+    Returns the n-grams. They are written to disk while they are being fitted, because they are as large as the vectors.
     """
     with _NgramsFile(run / NGRAMS) as file:
         subwords = fit(words, vectors, factor, kept=file)
@@ -136,10 +136,10 @@ def write_with_ngrams(
 
 
 class _NgramsFile:
-    """Vectors of n-grams, written a few columns at a time beside `path` and moved there when they are whole.
+    """Vectors of n-grams, written a few columns at a time beside `path` and moved there when they are complete.
 
-    On a disk with room for one of the two, the vectors of words come first: n-grams that cannot be written, or that
-    take the room of those, are removed, and `move` raises why.
+    On a disk with room for only one of the two, the vectors of words take precedence: n-grams that cannot be written,
+    or that take the room of the vectors, are removed, and `move` raises the reason.
     """
 
     def __init__(self, path: Path) -> None:
@@ -151,20 +151,20 @@ class _NgramsFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # a failing disk: the next start removes it
+        with suppress(OSError):  # on a failing disk, the next start removes the file
             self._scratch.unlink(missing_ok=True)
 
     def allocate(self, rows: int, dim: int) -> None:
-        """Make the file; it takes room on the disk as columns are put into it."""
+        """Make the file; it takes up disk space only as columns are put into it."""
         self._shape = rows, dim
         self._attempt(partial(artifacts.make_array, self._scratch, self._shape, np.dtype(np.float16)))
 
     def put(self, columns: slice, values: Halves) -> None:
-        """Write some columns, of all rows."""
+        """Write some columns of all rows."""
         self._attempt(partial(artifacts.put_columns, self._scratch, columns, values))
 
     def rows(self) -> Halves:
-        """Return all rows, mapped; none of them if they could not be written."""
+        """Return all rows, mapped; no rows if they could not be written."""
         if self._failure is not None:
             return np.empty((0, self._shape[1]), np.float16)
         with artifacts.output_errors(self._path):
@@ -193,7 +193,7 @@ class _NgramsFile:
     def _fail(self, error: OutputError) -> None:
         self._failure = error
         with suppress(OSError):
-            os.truncate(self._scratch, 0)  # a file that is mapped keeps its room when it is removed
+            os.truncate(self._scratch, 0)  # a mapped file keeps its disk space when it is removed
             self._scratch.unlink()
 
 
@@ -210,9 +210,9 @@ def write_vectors(
 
     `vectors`: shape (words, dim), row i for `words[i]`, stored as float32; `counts`: shape (words,), occurrences in
     the text, if known; `subwords`: the n-grams, if there are any, whose vectors may be in the file `ngrams` already.
-    `facts` (plain JSON values) go into the manifest beside the sizes. Raises NotFinite for NaN or infinity and
-    ArtifactError for words or shapes that do not fit, both before any file changes; OutputError that names every file
-    that cannot be written.
+    `facts` (plain JSON values) go into the manifest alongside the sizes. Raises NotFinite for NaN or infinity and
+    ArtifactError for words or shapes that do not match, both before any file changes; OutputError, which names every
+    file that cannot be written.
     """
     table = np.ascontiguousarray(vectors, dtype="<f4")
     _check_words(run, words)
@@ -260,7 +260,7 @@ def _save(path: Path, array: Array) -> None:
 
 
 def _save_first(save: Callable[[], None], ngrams: _NgramsFile) -> None:
-    """Save vectors, if need be in the place of the n-grams."""
+    """Save vectors; if there is no room, remove the n-grams first."""
     try:
         save()
     except OutputError as error:
@@ -294,7 +294,7 @@ def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
 
 
 def _load_subwords(run: Path, manifest: artifacts.Manifest, dim: int, verify: bool) -> Subwords | None:
-    """Map the n-grams of a run, None if it has none; ArtifactError if they do not fit each other."""
+    """Map the n-grams of a run, None if it has none; ArtifactError if their files do not match each other."""
     if NGRAMS not in manifest.files:
         return None
     try:
@@ -339,7 +339,7 @@ def write_tensors(run: Path, values: Mapping[str, Array], facts: Mapping[str, An
     """Write `tensors.npz` and its manifest into the folder `run`; equal values give equal bytes."""
     with artifacts.atomic_stream(run / TENSORS) as stream, zipfile.ZipFile(stream, "w") as archive:
         for name, value in values.items():
-            member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, whenever it is written
+            member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980: the bytes do not depend on the time of writing
             with archive.open(member, "w", force_zip64=True) as into:
                 np.lib.format.write_array(into, np.asanyarray(value), allow_pickle=False)
     return artifacts.seal(run, TENSORS_KIND, TENSORS_SCHEMA, {**facts, "tensors": len(values)}, only=(TENSORS,))

@@ -1,7 +1,7 @@
-"""Make what a URL names (`s3://bucket/data`, `gs://`, `az://`, `file://`, `memory://`, ...) usable as a local path.
+"""Make content of a URL (`s3://bucket/data`, `gs://`, `az://`, `file://`, `memory://`, ...) usable as a local path.
 
-`local` downloads, `uploaded` uploads; a `Path` made from a URL keeps it, but for a slash. An artifact's manifest is
-removed first and uploaded last, so that readers find all of it or none. fsspec is imported only when a URL is used.
+`local` downloads, `uploaded` uploads; a `Path` made from a URL loses only a slash. An artifact's manifest is removed
+first and uploaded last, so that readers find all of it or none. fsspec is imported only when a URL is used.
 Credentials come from the environment, as the store's library reads them; a URL must hold none.
 """
 
@@ -32,7 +32,7 @@ _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSW|CREDENTIAL|CONNECTION|SAS", re.IGN
 """Names of environment variables whose values must not be shown."""
 _REFUSED = {"PermissionError", "NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError", "HttpError"}
 _KEPT = 1 << 36
-"""Bytes of copies that are kept."""
+"""Size limit, in bytes, of the copies that are kept."""
 _CLOSING_S = 2.0
 _NOT_UPLOADED = {"checkpoints", "logs"}
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 class Store:
     """The files below a URL. Every failure is a StoreError that names the URL and no credential.
 
-    A thread of its own does the network; `close` ends it, and what another thread waits for fails then.
+    Network I/O runs in a thread of its own. `close` ends it; a call that another thread is waiting for then fails.
     """
 
     def __init__(self, place: Path | str) -> None:
@@ -68,7 +68,7 @@ class Store:
             self._loop.set_exception_handler(lambda _, context: logger.debug(log.line("store", **context)))
             self._thread.start()
         else:
-            options["auto_mkdir"] = True  # of folders on a disk
+            options["auto_mkdir"] = True  # makes folders on a disk
         try:
             self._files, self._root = self._try(fsspec.core.url_to_fs, self.url, **options)
         except errors.GlovewireError:
@@ -91,10 +91,10 @@ class Store:
             self._thread.join()
             loop.close()
 
-    # ---- what is there
+    # ---- listing and reading
 
     def names(self) -> dict[str, tuple[int, float]]:
-        """Return size and time of every file below this URL, by name; "" is the URL itself."""
+        """Return the size and time of every file below this URL, by name; "" stands for the URL itself."""
         return self._named(self._call("find", self._root, detail=True))
 
     def matching(self) -> dict[str, tuple[int, float]]:
@@ -112,7 +112,7 @@ class Store:
         return named
 
     def read(self, name: str, start: int | None = None, end: int | None = None) -> bytes | None:
-        """Return the content of a file, or its bytes from `start` to before `end`; None if there is none."""
+        """Return the content of a file, or its bytes [start, end); None if the file does not exist."""
         found = self._call("cat_file", self._place(name), start=start, end=end)
         return None if found is None else bytes(found)
 
@@ -130,7 +130,7 @@ class Store:
         if not path.exists() or path.stat().st_size != size:
             raise errors.ArtifactError(f"{self.url}/{name} is not there, or has not {size} bytes")
 
-    # ---- changing it
+    # ---- writing
 
     def write(self, name: str, content: bytes) -> None:
         """Replace a small file."""
@@ -147,13 +147,13 @@ class Store:
         self._call("rm_file", self._place(name, MANIFEST))
         for each in sorted(each for each in names if each != MANIFEST):
             self._put(files[each], name, each)
-        if manifest != self._text(path / MANIFEST):  # then so were files, perhaps in between
+        if manifest != self._text(path / MANIFEST):  # then files may have changed during the upload, too
             raise errors.ArtifactError(f"{path} was replaced or removed meanwhile")
         if manifest is not None:
             self._call("pipe_file", self._place(name, MANIFEST), manifest)
 
     def _text(self, path: Path) -> bytes | None:
-        """Return the content of a small file of this machine, None if there is none."""
+        """Return the content of a small file of this machine, None if it does not exist."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return bytes(self._try(path.read_bytes))
         return None
@@ -173,7 +173,7 @@ class Store:
         return "/".join(filter(None, (self._root, *names)))
 
     def _call(self, method: str, *arguments: Any, missing: Any = None, **more: Any) -> Any:
-        """Call a method of the file system; return `missing` if what it asks for is not there."""
+        """Call a method of the file system; return `missing` if the file does not exist."""
         files = self._files
         if files is None:
             raise errors.StoreError(f"{self.url} was closed")
@@ -182,13 +182,13 @@ class Store:
         return missing
 
     def _try(self, function: Any, *arguments: Any, **more: Any) -> Any:
-        """Call a function of fsspec; raises StoreError for every error but FileNotFoundError of a file."""
+        """Call a function of fsspec; raises StoreError for every error except FileNotFoundError for a file."""
         try:
             result = function(*arguments, **more)
             failure = self._loop is None and self._thread.ident is not None and "closed"  # and the call cancelled
         except errors.GlovewireError:
             raise
-        except Exception as error:  # each library has errors of its own, and secrets in their texts
+        except Exception as error:  # each library has its own errors, whose texts may contain secrets
             if isinstance(error, FileNotFoundError) and "specified bucket" not in str(error):
                 raise
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -206,19 +206,19 @@ class Store:
 
 
 async def _disconnect(files: Any) -> None:
-    """Close the session of an asynchronous file system: it would be closed late, or never."""
+    """Close the session of an asynchronous file system, which would otherwise be closed late or never."""
     try:
         session = getattr(files, "s3", None) or getattr(files, "session", None)
         if session is not None:
             await asyncio.wait_for(session.__aexit__(None, None, None), _CLOSING_S)
         for close, arguments in _left_for_the_exit(files):
             await asyncio.wait_for(close(*arguments), _CLOSING_S)
-    except Exception as error:  # noqa: BLE001 # there was none: `s3` had to connect, and could not
+    except Exception as error:  # noqa: BLE001 # no session existed: `s3` had to connect, and could not
         logger.debug(log.line("store", why=type(error).__name__))
 
 
 def _left_for_the_exit(files: Any) -> Iterator[tuple[Any, Any]]:
-    """Take back what a file system wants to run on its loop when Python exits, which has ended then: adlfs does so."""
+    """Deregister and yield what a file system such as adlfs would run on its loop at exit, when the loop has ended."""
     for finalizer in list(getattr(weakref.finalize, "_registry", ())):
         found = finalizer.peek()
         if found is not None and found[0] is files and getattr(found[1], "__name__", "") == "sync":
@@ -255,7 +255,7 @@ def _reason(error: Exception) -> str:
 
 @contextlib.contextmanager
 def local(place: Path, cache: Path | None = None, cache_bytes: int = _KEPT, *, verify: bool = True) -> Iterator[Path]:
-    """Yield `place` itself, or, for a URL, the folder or file of this machine that what it names was downloaded to.
+    """Yield `place` itself or, for a URL, the local folder or file to which its content was downloaded.
 
     An artifact is kept in `cache`, as `cached` says; any other file is removed at the end.
     """
@@ -276,14 +276,14 @@ def local(place: Path, cache: Path | None = None, cache_bytes: int = _KEPT, *, v
 
 
 def _intact(folder: Path, verify: bool) -> Path:
-    """Return `folder` if it holds what its manifest says; ArtifactError otherwise."""
+    """Return `folder` if its files match its manifest; ArtifactError otherwise."""
     manifest = Manifest.read(folder)
     Manifest.load(folder, manifest.kind, manifest.schema, verify=verify)
     return folder
 
 
 def staged(place: Path) -> Path:
-    """Return where this machine makes what is then uploaded to the URL `place`; `place` itself if it is none."""
+    """Return the local path at which content for the URL `place` is made before upload; `place` itself if no URL."""
     url = url_of(place).rstrip("/")
     if not url:
         return place
@@ -292,10 +292,10 @@ def staged(place: Path) -> Path:
 
 @contextlib.contextmanager
 def uploaded(place: Path, what: str, *, resume: bool = False, keep: bool = False) -> Iterator[Path]:
-    """Yield `place`, or, for a URL, a path where `what` is to be made; upload what is there at the end.
+    """Yield `place` or, for a URL, a local path at which to make `what`, which is uploaded at the end.
 
-    It is made in the same folder each time, and removed once it is uploaded, unless `keep` is set; after an error it
-    stays for `resume`. Raises OutputError, without `resume`, if there is something at the URL already.
+    The path is the same each time. It is removed after the upload, unless `keep` is set; after an error it stays for
+    `resume`. Raises OutputError if the URL exists already, unless `resume` is set.
     """
     if not url_of(place):
         yield place
@@ -327,9 +327,9 @@ def uploaded(place: Path, what: str, *, resume: bool = False, keep: bool = False
 
 
 def download(name: str, folder: Path) -> list[Path]:
-    """Download the files below a URL, or those that match it as a pattern, into `folder`; return where they are.
+    """Download the files below a URL, or those that match it as a pattern, into `folder`; return their paths.
 
-    Files that are there already, from an interrupted download, stay. Raises StoreError if there are none.
+    Files left by an interrupted download are kept. Raises StoreError if the URL has no files.
     """
     with Store(name) as store:
         found = store.matching() if glob.has_magic(name) else store.names()

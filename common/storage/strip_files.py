@@ -1,7 +1,7 @@
-"""Keep on this machine's disk the entries of those strips that a worker trains, one file each, within a bound.
+"""Keep the entries of the strips that a worker trains on this machine's disk, one file per strip, within a size limit.
 
-Once the cache is full, the strips that were trained last make room: a sweep trains each strip once, so they are needed
-again after all others.
+Once the cache is full, the most recently trained strips are removed: a sweep trains each strip once, so they are the
+last to be needed again.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from .dataset import ENTRY, Dataset
 
 SUFFIX = ".entries"
 LEFT_OVER_S = 3600.0
-"""Age of an unfinished file that a process must have left behind."""
+"""Age in seconds from which an unfinished file counts as left behind by a process that ended."""
 
 Block = tuple[int, int]
 
@@ -31,10 +31,10 @@ logger = logging.getLogger(__name__)
 
 
 class StripFiles:
-    """The strips of `dataset`, which is opened in blocks in a folder of a cache that may have `cache_bytes` bytes.
+    """The strips of `dataset`, opened in blocks in a folder of a cache that may take `cache_bytes` bytes.
 
-    A file holds the blocks of `layout.strip`, one after the other. Other processes may use the same files: one that is
-    removed stays readable where it is loaded.
+    A file contains the blocks of `layout.strip`, one after the other. Other processes may use the same files: a removed
+    file stays readable in the processes that have loaded it.
     """
 
     def __init__(self, dataset: Dataset, cache_bytes: int) -> None:
@@ -45,10 +45,10 @@ class StripFiles:
         self._blocks.clear()
         self._held: set[int] = set()
         self._written: dict[int, set[tuple[int, int]]] = {}
-        """The first byte and the length of the pieces that were written of strips that are not complete."""
+        """For each incomplete strip, the offset and length of the pieces written so far."""
         self._brought = 0
         self._kept = [strip for strip in range(dataset.layout.partitions) if self._path(strip).exists()]
-        """Strips that are on the disk, in the order in which they were used."""
+        """Strips on the disk, least recently used first."""
         for path in dataset.path.glob(f".*{PARTIAL}"):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - path.stat().st_mtime > LEFT_OVER_S:
@@ -62,7 +62,7 @@ class StripFiles:
         return found
 
     def places(self, strip: int) -> Iterator[tuple[Block, int, int]]:
-        """Yield the blocks of a strip, with the first byte of each in the strip's file, and that after its last."""
+        """Yield each block of a strip with its first byte in the strip's file and the byte after its last."""
         blocks = self.dataset.layout.strip(strip)
         spans = [self.dataset.block_range(*block) for block in blocks]
         ends = np.cumsum([0, *(last - first for first, last in spans)]) * ENTRY.itemsize
@@ -70,7 +70,7 @@ class StripFiles:
             yield block, start, end
 
     def hold(self, strip: int) -> bool:
-        """Load a strip, which stays until `release`; return False, with room for it, if it has to be written first."""
+        """Load a strip, which stays until `release`; if it must be written first, make room for it and return False."""
         self._held.add(strip)
         needed = max(end for _, _, end in self.places(strip))
         if strip in self._kept or not needed:
@@ -82,22 +82,22 @@ class StripFiles:
         return False
 
     def release(self, strip: int) -> None:
-        """Let a strip go; it stays loaded, and on the disk, while there is room."""
+        """Release a strip; it stays loaded, and on the disk, while there is room."""
         self._held.discard(strip)
         if self._is_too_small:
             self._make_room(0)
 
     def release_all(self) -> None:
-        """Let all strips go."""
+        """Release all strips."""
         self._held.clear()
         self._make_room(0)
 
     def is_written(self, strip: int, offset: int, nbytes: int) -> bool:
-        """Return whether this piece of a strip that is not complete was written."""
+        """Return whether this piece of an incomplete strip has been written."""
         return (offset, nbytes) in self._written.get(strip, ())
 
     def write(self, strip: int, offset: int, piece: bytes) -> None:
-        """Write bytes of a strip from `offset` on; OutputError if the disk is full."""
+        """Write a piece of a strip at `offset`; OutputError if the disk is full."""
         scratch = scratch_path(self._path(strip))
         with output_errors(self.dataset.path, "cache"), scratch.open("r+b" if scratch.exists() else "wb") as stream:
             stream.seek(offset)
@@ -105,7 +105,7 @@ class StripFiles:
         self._written.setdefault(strip, set()).add((offset, len(piece)))
 
     def keep(self, strip: int) -> None:
-        """Load a strip that is written completely; ArtifactError if it is not what the dataset's manifest says."""
+        """Load a strip that is written completely; ArtifactError if it does not match the dataset's checksums."""
         path = self._path(strip)
         scratch = scratch_path(path)
         self._written.pop(strip, None)
@@ -118,7 +118,7 @@ class StripFiles:
         logger.info(log.line("downloaded", kind="strip", strip=strip, bytes=nbytes))
 
     def close(self) -> None:
-        """Let all strips go, remove those for which the cache has no room or that are incomplete; log what there is."""
+        """Release all strips; remove incomplete ones and those that exceed the cache; log what is kept."""
         self.release_all()
         self._blocks.clear()
         for strip in self._written:
@@ -130,7 +130,7 @@ class StripFiles:
         return self.dataset.path / f"{strip}{SUFFIX}"
 
     def _load(self, strip: int, path: Path) -> bool:
-        """Load the strip in a file, unless it is loaded; return False if the file is not what it should be."""
+        """Load the strip in a file, unless it is loaded; return False if the file is missing or damaged."""
         places = list(self.places(strip))
         if not all(block in self._blocks for block, _, _ in places):
             entries = _mapped(path)
@@ -142,9 +142,9 @@ class StripFiles:
         return True
 
     def _make_room(self, needed: int) -> None:
-        """Remove what is not in use while `needed` more bytes do not fit; OutputError if the disk is full.
+        """Remove what is not in use until `needed` more bytes fit; OutputError if the disk is full.
 
-        The strips that are held stay, and what is needed comes to them, however little the cache may have.
+        Strips that are held stay, even if they and the `needed` bytes exceed the limit of the cache.
         """
         cache = self.dataset.path.parent
         over = remove_oldest(cache, self._cache_bytes - needed) + needed - self._cache_bytes
@@ -169,7 +169,7 @@ class StripFiles:
 
 
 def _mapped(path: Path) -> Entries:
-    """Map the entries in a file; none if it is missing, or no such file."""
+    """Map the entries in a file; return none if it is missing or malformed."""
     try:
         return np.memmap(path, ENTRY, "r")
     except (OSError, ValueError):

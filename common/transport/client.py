@@ -18,18 +18,18 @@ from .links import Links, ShardLinks
 STALL_S = 1.0
 SILENCE_S = 30.0
 PARTING_S = 3.0
-"""Time in which the servers have to answer a goodbye."""
+"""Time that the servers have to answer a Leave."""
 LEAVING_S = 10.0
-"""The same of a worker when a run is over: the answer comes when the rows are on disk."""
+"""The same for a worker when a run is over: the answer comes once the rows are on disk."""
 POLL_MS = 100
 CHECK_EVERY_S = 0.01
-"""Interval at which refused handshakes are looked for."""
+"""Interval at which the client checks for refused handshakes."""
 
 M = TypeVar("M", bound=m.Message)
 
 
 class RequestClient:
-    """Requests to every shard as the worker, observer or monitor called `name`; use it as a context manager.
+    """Sends requests to every shard as the worker, observer or monitor called `name`; use it as a context manager.
 
     `connect` opens a session with every shard; queries need none. Requests are retransmitted until they are answered;
     the server recognises repeats, so nothing is applied twice. `dataset` is the dataset's checksum, "" for observers.
@@ -61,7 +61,7 @@ class RequestClient:
 
     @property
     def failed(self) -> errors.GlovewireError | None:
-        """Return the error that ended the sessions, None before; one that is set ends the next wait."""
+        """Return the error that ended the sessions, None if none has; set it to end the next wait with that error."""
         return self._core.failed
 
     @failed.setter
@@ -163,7 +163,7 @@ class RequestClient:
             self.poll(POLL_MS)
 
     def now(self) -> float:
-        """Return the time in seconds, of a clock that never goes back."""
+        """Return the time of a monotonic clock, in seconds."""
         return self._links.now()
 
     def poll(self, timeout_ms: int, *, silence: bool = True) -> None:
@@ -227,7 +227,7 @@ class RequestClient:
                 return
 
     def _tick(self, now: float, silence_s: float) -> None:
-        """Queue requests that are due, in order; once one does not fit in a shard's queue, give back its others."""
+        """Queue requests that are due, in order; once a shard's queue is full, take back the shard's other requests."""
         full = set()
         for shard, request in self._core.tick(now, silence_s):
             if shard in full or not self._links.send(shard, request.frames):

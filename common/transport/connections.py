@@ -1,6 +1,6 @@
 """Watch the connections that a listening socket accepts and loses, and shut them down by their file descriptors.
 
-libzmq accepts every connection and has no call to end one. Its monitor (zmq_socket_monitor(3)) tells the descriptors.
+libzmq accepts every connection and has no call to end one. Its monitor (zmq_socket_monitor(3)) reports the descriptors.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _DROP_ALL = struct.pack("HBBI", 0x06, 0, 0, 0)  # the filter program BPF_RET 0
 
 
 class Connection(NamedTuple):
-    """An accepted connection: its file descriptor, and host and port of its peer ("" and 0 unless it is TCP)."""
+    """An accepted connection: its file descriptor, and its peer's host and port ("" and 0 unless it is TCP)."""
 
     descriptor: int
     host: str
@@ -42,7 +42,7 @@ class ConnectionMonitor:
         watched.monitor(address, _WATCHED)
         self.socket: zmq.Socket[bytes] = context.socket(zmq.PAIR)
         self.socket.set(zmq.LINGER, 0)
-        self.socket.set(zmq.RCVHWM, 0)  # unbounded: libzmq's thread would wait in this queue, and all traffic with it
+        self.socket.set(zmq.RCVHWM, 0)  # unbounded: a full queue would block libzmq's thread, and with it all traffic
         self.socket.connect(address)
         self._watched = watched
         self._open: dict[int, Connection] = {}
@@ -64,17 +64,17 @@ class ConnectionMonitor:
 
 
 def cut(connection: Connection) -> None:
-    """Shut a connection down, so that libzmq closes it; do nothing if its descriptor belongs to another one by now."""
+    """Shut a connection down, so that libzmq closes it; do nothing if another one has its descriptor by now."""
     if _peer_of(connection.descriptor) == connection[1:]:
         with contextlib.suppress(OSError), _borrowed(connection.descriptor) as socket:
             socket.shutdown(plain.SHUT_RDWR)
 
 
 class Listeners:
-    """The listening TCP sockets of this process at some addresses; `paused` keeps new connections from them.
+    """The listening TCP sockets of this process at some addresses; `paused` holds off new connections.
 
-    libzmq cannot stop to accept without ending the connections that it has. The kernel can: a socket filter that drops
-    every packet leaves connections alone, and a client that connects tries again after a second (tcp(7), socket(7)).
+    libzmq cannot stop accepting without ending the connections that it has. The kernel can: a socket filter that drops
+    every packet leaves connections alone, and a client that connects retries after a second (tcp(7), socket(7)).
     """
 
     def __init__(self, addresses: Iterable[str]) -> None:
@@ -83,7 +83,7 @@ class Listeners:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Let no new connection in during the block; those that the kernel has completed before are still accepted."""
+        """Admit no new connections during the block; those that the kernel completed before it are still accepted."""
         for descriptor in self._descriptors:
             with contextlib.suppress(OSError), _borrowed(descriptor) as socket:
                 program = ctypes.create_string_buffer(_DROP_ALL)
@@ -105,7 +105,7 @@ def source_of(frame: zmq.Frame) -> int:
 
 
 def received_bytes(descriptor: int) -> int:
-    """Return how many bytes libzmq has read from a connection, 0 if it is gone or not TCP; see Linux's tcp(7)."""
+    """Return how many bytes libzmq has read from a connection, 0 if it is closed or not TCP; see Linux's tcp(7)."""
     with contextlib.suppress(OSError), _borrowed(descriptor) as socket:
         info = socket.getsockopt(plain.IPPROTO_TCP, plain.TCP_INFO, _TCP_INFO_BYTES)
         (unread,) = struct.unpack("=i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
@@ -114,7 +114,7 @@ def received_bytes(descriptor: int) -> int:
 
 
 def user_of(frame: zmq.Frame) -> str:
-    """Return the public key, in Z85, that the sender of a received frame has proven to own; "" without keys."""
+    """Return the public key, in Z85, that the sender of a received frame has proven its own; "" without keys."""
     return _known_of(frame, "User-Id")
 
 
@@ -139,7 +139,7 @@ def _listening_port(descriptor: int) -> int:
 
 
 def _peer_of(descriptor: int) -> tuple[str, int]:
-    """Return host and port of a connection's peer, ("", 0) if it is gone or not TCP."""
+    """Return the host and port of a connection's peer, ("", 0) if it is closed or not TCP."""
     with contextlib.suppress(OSError), _borrowed(descriptor) as socket:
         peer = socket.getpeername()
         if isinstance(peer, tuple):
@@ -149,7 +149,7 @@ def _peer_of(descriptor: int) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[plain.socket]:
-    """Use a descriptor of libzmq as a socket, without closing it; OSError if it is none."""
+    """Use a descriptor of libzmq as a socket, without closing it; OSError if it is not a socket."""
     socket = plain.socket(fileno=descriptor)
     try:
         yield socket

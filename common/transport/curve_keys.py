@@ -7,8 +7,8 @@ A folder of keys holds small TOML files, with keys in Z85 as ZeroMQ writes them:
     NAME.key        a client's key pair; secret
     allowed.toml    name, role and public key of each client that may connect, one per line
 
-Secret files are created with mode 0600, and refused if other users can read them. No file is accepted that another
-user owns or can change, nor one in a folder that another user owns or can change. The superuser counts as no other.
+Secret files are created with mode 0600, and refused if other users can read them. A file is also refused if another
+user owns or can change it or its folder. The superuser does not count as another user.
 """
 
 import contextlib
@@ -53,13 +53,13 @@ class KeyPair:
 class AllowList:
     """The clients that may connect, by public key in Z85; follows the changes of its file.
 
-    While the file is missing, damaged or in the reach of others, the list last read stays in use, and `problem` says
+    While the file is missing, damaged or accessible to other users, the list last read stays in use, and `problem` says
     why; otherwise `problem` is "".
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._used = self._seen = _file_version(path)  # first: a change while it is read is one
+        self._used = self._seen = _file_version(path)  # before reading: a change meanwhile counts as one
         self._clients = _clients_in(path)
         self.problem = ""
 
@@ -68,7 +68,7 @@ class AllowList:
         return self._clients.get(public)
 
     def admit(self, public: str) -> Client | None:
-        """Return the client with this public key, None if it is not allowed; looks for a new key in the file, too."""
+        """Return the client with this public key, None if it is not allowed; also looks for a new key in the file."""
         if public not in self._clients and _file_version(self._path) != self._used:
             with contextlib.suppress(KeyFileError):
                 if (added := _clients_in(self._path).get(public)) is not None:
@@ -76,9 +76,9 @@ class AllowList:
         return self._clients.get(public)
 
     def refresh(self) -> dict[str, Client]:
-        """Read a changed file; return the clients whose key was removed, or has another name or role now.
+        """Read a changed file; return the clients whose key was removed, or now has another name or role.
 
-        A change counts when two calls in succession have seen the same: the first may have met a file half written.
+        A change counts once two successive calls have seen the same file: the first may have seen one half written.
         """
         version, before = _file_version(self._path), self._seen
         self._seen = version
@@ -87,7 +87,7 @@ class AllowList:
         try:
             clients = _clients_in(self._path)
         except KeyFileError as error:
-            self._used, self.problem = (), str(error)  # to be read again, also if it comes back unchanged
+            self._used, self.problem = (), str(error)  # read it again later, even if it comes back unchanged
             return {}
         revoked = {public: client for public, client in self._clients.items() if clients.get(public) != client}
         self._clients, self._used, self.problem = clients, version, ""
@@ -95,7 +95,7 @@ class AllowList:
 
 
 class OwnKey(AllowList):
-    """An allow-list with the server's own key alone, which the other shards of its run have."""
+    """An allow-list with only the server's own key, which all shards of a run share."""
 
     def __init__(self, pair: KeyPair) -> None:
         self._clients = {pair.public.decode(): Client("server", Role.ADMIN)}
@@ -131,12 +131,12 @@ class ClientKeys:
     path: Path
 
     def session_name(self, name: str) -> str:
-        """Return the name for a session: `name`, after that of the client (its file's, without `.key`) and a dot."""
+        """Return the name for a session: the client's name (its file's, without `.key`), a dot, and `name`."""
         return derived(self.path.stem, name)
 
 
 def make_keys(folder: Path, clients: Sequence[Client] = USUAL) -> list[Path]:
-    """Make a folder with keys for a server and its `clients`; return its files. On an error, none is left.
+    """Make a folder with keys for a server and its `clients`; return its files. An error leaves none behind.
 
     Raises OutputError if the folder is not empty or cannot be written, UsageError for invalid names.
     """
@@ -155,7 +155,7 @@ def make_keys(folder: Path, clients: Sequence[Client] = USUAL) -> list[Path]:
 
 
 def add_clients(folder: Path, clients: Sequence[Client]) -> list[Path]:
-    """Make keys for more clients and add them to the allow-list in `folder`; return the files. An error leaves none.
+    """Make keys for more clients and add them to the allow-list in `folder`; return the files, none after an error.
 
     A client that an older version listed without a role keeps its key and gets its role.
     """
@@ -196,7 +196,7 @@ def load_server_keys(path: Path) -> ServerKeys:
 def load_client_keys(path: Path, role: Role) -> ClientKeys:
     """Return the client's keys in file `path`, or in folder `path` those of the usual client of a role.
 
-    That is the client called as the role, else `admin`, else the only one.
+    The usual client is the one named like the role, else `admin`, else the only one.
     """
     with _reading(path):
         if path.is_dir():
@@ -229,7 +229,7 @@ def files_elsewhere(path: Path, role: Role) -> tuple[dict[str, str], dict[str, s
 
 
 def write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write such files to `folder`, where only this user can read them; each replaces an older one at once."""
+    """Write `files` (content by name) to `folder`, readable by this user only; each replaces an older one at once."""
     with output_errors(folder, "keys"):
         folder.mkdir(mode=0o700, exist_ok=True)
         for name, text in files.items():
@@ -238,7 +238,7 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _file_version(path: Path) -> tuple[int, ...] | None:
-    """Return what tells a changed file from the one before, also one of another mode or owner; None if it is gone."""
+    """Return a value that differs once the file, its mode or its owner has changed; None if the file is missing."""
     try:
         found = path.stat()
     except OSError:
@@ -287,7 +287,7 @@ def _line(client: Client, public: str) -> str:
 
 
 def _with_role(path: Path, allowed: str, client: Client, public: str) -> str:
-    """Return the text of the allow-list with the role of a client that had none."""
+    """Return the text of the allow-list after adding the role of a client that had none."""
     line = _line(client, public).rstrip("\n")
     allowed, count = re.subn(rf"^{client.name}\s*=.*$", lambda _: line, allowed, flags=re.MULTILINE)
     if count != 1:
@@ -358,9 +358,9 @@ def _pair_of(path: Path, table: Table) -> KeyPair:
 
 
 def _parsed(path: Path, forbidden: int, parse: Callable[[Table], T]) -> T:
-    """Return what `parse` makes of a TOML file; KeyFileError if it or its folder is in the reach of others.
+    """Return the result of `parse` on a TOML file; KeyFileError if it or its folder is accessible to other users.
 
-    `forbidden` are bits that the file's mode must not have.
+    `forbidden` are the bits that the file's mode must not have.
     """
     text, status = _read(path)
     try:
@@ -368,7 +368,7 @@ def _parsed(path: Path, forbidden: int, parse: Callable[[Table], T]) -> T:
     except tomllib.TOMLDecodeError as error:
         raise KeyFileError(f"{path} is not a file of keys, or damaged: make them with `glovewire keys`") from error
     found = parse(table)
-    # last: the file must be one of keys before its mode is to be changed
+    # last: the file must be a key file before the error asks to change its mode
     _require_out_of_reach(path, status, forbidden)
     with _reading(path):
         for folder in dict.fromkeys((path.parent, path.resolve().parent)):  # the file may be a symbolic link
@@ -408,7 +408,7 @@ def _read(path: Path) -> tuple[str, os.stat_result]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Raise an OSError of the block as a KeyFileError that says why `path` cannot be read."""
+    """Convert an OSError in the block to a KeyFileError that says why `path` cannot be read."""
     try:
         yield
     except OSError as error:

@@ -1,6 +1,6 @@
-"""Bring the dataset of a run from its shards to this machine: a process needs no copy of its own.
+"""Download the dataset of a run from its shards, for processes without a copy on their machine.
 
-A shard brings all of it, because it sends it to others; so does a worker that trains on random minibatches. A worker
+A shard downloads all of it, because it sends it to others; so does a worker that trains on random minibatches. A worker
 that trains blocks gets the entries of its strips later, in `worker/strip_entries.py`.
 """
 
@@ -31,8 +31,8 @@ def downloaded(
 ) -> Iterator[Dataset]:
     """Yield the dataset of `source`; download it unless `cache` has it, as `cached` does.
 
-    With `in_blocks`, it comes without its entries and is opened in blocks, unless `cache` has all of it, or it was made
-    by an earlier version, without checksums of its blocks.
+    With `in_blocks`, it is downloaded without its entries and opened in blocks, unless `cache` has all of it or an
+    earlier version made it without checksums of its blocks.
     """
     if in_blocks:
         manifest, _ = source.manifest()

@@ -1,4 +1,4 @@
-"""Bring files from servers, in pieces that are checked for their place and length."""
+"""Download files from servers, in pieces whose offset and length are checked."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from ..storage.artifacts import MANIFEST, MAX_MANIFEST_BYTES, Manifest
 from .client import POLL_MS, RequestClient
 
 WINDOW = 2
-"""Pieces that are asked of a server at a time."""
+"""Number of pieces requested from a server at a time."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Served:
         return Manifest.parse(text, f"the {name} that {self.client.where(0)} sent"), text
 
     def fetch(self, name: str, size: int, path: Path) -> None:
-        """Write the file `name` of `size` bytes, of which every server sends a part, to `path`."""
+        """Write the file `name` of `size` bytes to `path`; every server sends a part of it."""
         reply: Pending[None] = Pending(None, 0)
         with path.open("wb") as stream, closing(FileRequests(self.client, name, size)) as requests:
 
@@ -53,7 +53,7 @@ class Served:
 
 
 class Piece(NamedTuple):
-    """Bytes of a file from `offset` on, which `take` gets; `reply` waits for them."""
+    """Bytes of a file, starting at `offset`, to be passed to `take`; `reply` waits for them."""
 
     offset: int
     nbytes: int
@@ -71,13 +71,13 @@ class FileRequests:
         self._closed = False
 
     def request(self, piece: Piece) -> None:
-        """Request a piece once a server may be asked for one; its reply fails if what comes is not that piece."""
+        """Request a piece as soon as a server has room in its window; its `reply` fails if another piece arrives."""
         piece.reply.missing += 1
         self._queue.append(piece)
         self._ask()
 
     def close(self) -> None:
-        """Request no more pieces, and ignore those that are on their way."""
+        """Request no more pieces, and ignore those in flight."""
         self._closed = True
         self._queue.clear()
 
@@ -97,9 +97,9 @@ class FileRequests:
 
 
 def _body(data: m.Message | None, name: str, offset: int, size: int, most: int) -> bytes:
-    """Return the bytes, `most` or as many as a message may have, that a server has sent of a file of `size` bytes.
+    """Return the bytes in a server's reply: `most` of a file of `size` bytes, or as many as a message may have.
 
-    Raises ProtocolError unless it is the piece from `offset` on.
+    Raises ProtocolError unless they are the piece that starts at `offset`.
     """
     most = min(m.MAX_DATA_BYTES, most)
     if not isinstance(data, m.Data) or (data.offset, data.size, len(data.body)) != (offset, size, most):

@@ -17,16 +17,16 @@ class Links(Protocol):
     """The connections of a client, by shard, and its clock; ZeroMQ's are `ShardLinks`."""
 
     def now(self) -> float:
-        """Return the time, in seconds."""
+        """Return the time in seconds."""
 
     def send(self, shard: int, frames: list[Frame]) -> bool:
         """Queue a message to a shard and return True; False if the queue is full."""
 
     def wait(self, timeout_ms: int) -> list[int]:
-        """Wait up to `timeout_ms` for messages; return the shards from which there are any."""
+        """Wait up to `timeout_ms` for messages; return the shards whose messages have arrived."""
 
     def has_message(self, shard: int) -> bool:
-        """Return whether there is another message of a shard."""
+        """Return whether another message from a shard has arrived."""
 
     def receive(self, shard: int) -> list[Frame]:
         """Return the next message of a shard, without its envelope; there must be one."""

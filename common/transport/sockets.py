@@ -24,7 +24,7 @@ BIG_FRAME_BYTES = 64 << 10
 KEPT_FRAMES = MAX_FRAMES + 2
 HANDSHAKE_MS = 5_000
 KEEPALIVE_S = 5
-"""TCP keep-alive: a connection whose peer does not react for twice this time is closed and made again. ZeroMQ's own
+"""TCP keep-alive: a connection whose peer does not react for twice this time is closed and re-established. ZeroMQ's own
 heartbeats are off: libzmq 4.3.5 aborts the process when one is due to a peer that died with unread messages."""
 QUEUE_MESSAGES = 1_000
 UNREAD_MESSAGES = 3
@@ -33,12 +33,12 @@ thread for every frame read instead of every other message, which takes a fifth 
 small. With 1, no peer with keys can connect."""
 STREAM_QUEUE_MESSAGES = 10_000
 ENCRYPTION_BYTES = 64
-"""More than CURVE adds to a frame, which counts towards MAXMSGSIZE."""
+"""Upper bound of the bytes that CURVE adds to a frame; they count towards MAXMSGSIZE."""
 UNREAD_SUBSCRIPTIONS = 16
 MAX_SUBSCRIPTION_BYTES = 1024
 """A topic takes about 50 times its length in libzmq, until its connection ends. The handshake's messages fit, too."""
-# Plain integers, and the socket's method of the C backend: looking up an enumeration member costs as much as the call
-# that it is for, and `Socket.send` first looks for options of draft sockets.
+# Plain integers, and the C backend's method of the socket: looking up an enumeration member costs as much as the call
+# that uses it, and `Socket.send` first looks for options of draft sockets.
 _POLLIN, _NOBLOCK = int(zmq.POLLIN), int(zmq.NOBLOCK)
 _NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _send = zmq.backend.Socket.send
@@ -84,7 +84,7 @@ class Context:
 
     def publisher(self, address: str) -> tuple[zmq.Socket[bytes], str]:
         """Return a bound PUB and its address; a slow subscriber loses samples instead of delaying the publisher."""
-        publisher = self._make(zmq.XPUB)  # PUB would not tell who subscribes, and to what
+        publisher = self._make(zmq.XPUB)  # PUB would not reveal who subscribes, and to what
         publisher.set(zmq.XPUB_VERBOSE, 1)
         publisher.set(zmq.SNDHWM, STREAM_QUEUE_MESSAGES)
         publisher.set(zmq.RCVHWM, UNREAD_SUBSCRIPTIONS)
@@ -242,7 +242,7 @@ def send_if_room(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> bool:
 
 
 def _lacking(error: zmq.ZMQError) -> SystemLimit:
-    """Return the error for a socket that cannot be made."""
+    """Return the error for a socket that cannot be created."""
     return SystemLimit(f"{zmq.strerror(error.errno or 0).lower()}: raise the limit (ulimit -n)")
 
 
@@ -262,14 +262,14 @@ def _bind(socket: zmq.Socket[bytes], address: str) -> str:
 
 
 def _why_taken(path: str) -> str:
-    """Return why an ipc socket must not be bound at `path`, "" if it may: libzmq would remove what is there."""
+    """Return why an ipc socket must not be bound at `path`, "" if it may: libzmq would remove an existing file."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return "there is something that is not a socket"
         with plain.socket(plain.AF_UNIX, plain.SOCK_STREAM) as probe:
             probe.setblocking(False)  # a full queue answers EAGAIN
             code = probe.connect_ex(path)
-    except (OSError, ValueError):  # there is nothing, or libzmq will say what is wrong
+    except (OSError, ValueError):  # nothing exists there, or libzmq will report the problem
         return ""
     if code in (errno.ECONNREFUSED, errno.ENOENT):  # its owner has ended
         return ""

@@ -1,7 +1,7 @@
 """Admit clients by their CURVE keys (ZAP), and find out in a client why it was not admitted.
 
-libzmq asks the server's `ZapHandler` about each client that has proven its key (https://rfc.zeromq.org/spec/27/). It
-reports no refusal to the client and may never connect again; the client's `HandshakeMonitor` finds the reason.
+libzmq asks the server's `ZapHandler` about each client that has proven its key (https://rfc.zeromq.org/spec/27/). In
+the client, it reports no refusal and may never reconnect; the client's `HandshakeMonitor` finds the reason.
 """
 
 import ctypes
