@@ -35,7 +35,7 @@ from .training.block_trainer import train
 INTERRUPTED = RunEnd(Ending.INTERRUPTED)
 
 KEEP_BYTES = 1 << 30
-"""Freed memory that is kept, more than a worker has: rows of partitions come and go, each as large as the last."""
+"""Freed memory to keep, more than a worker ever has: buffers for partitions are freed and allocated in equal sizes."""
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
         metrics = stack.enter_context(_metrics(config, name))
         while end is None:
             with RequestClient(config.servers, name, dataset.checksum, config.timeout_s, mine) as client:
-                stopped = errors.Interrupted("told to stop")  # ends the next wait: no message is cut
+                stopped = errors.Interrupted("told to stop")  # ends the next wait, so that no message is cut off
                 stop_on_signals(partial(setattr, client, "failed", stopped))
                 client.on_sent = metrics.sent
                 try:
@@ -72,7 +72,7 @@ def work(config: WorkerConfig) -> dict[str, Any]:
                     end = error.end
                 except errors.Interrupted:
                     end = INTERRUPTED
-                except (errors.LeaseLost, errors.UnknownSession) as error:  # silent too long: others have our blocks
+                except (errors.LeaseLost, errors.UnknownSession) as error:  # too long silent: others have our blocks
                     logger.warning(log.line("rejoins", why=error))
                     rejoined = True
                 except errors.DeadlineExceeded as error:
@@ -87,11 +87,11 @@ def work(config: WorkerConfig) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _dataset(config: WorkerConfig, name: str, mine: keys.ClientKeys | None) -> Iterator[Dataset]:
-    """Yield the dataset that was given, or else that of the run; if it is to be downloaded, without its entries."""
+    """Yield the given dataset, else that of the run; one that is downloaded for block training has no entries yet."""
     if config.dataset is not None and not url_of(config.dataset):
         yield Dataset.open(config.dataset, verify=config.verify)
         return
-    make_cache(config.cache)  # before a server is waited for
+    make_cache(config.cache)  # before waiting for a server
     with contextlib.ExitStack() as held:
         with (
             RequestClient(config.servers, name, "", config.timeout_s, mine) as client,
@@ -138,7 +138,7 @@ def _join(config: WorkerConfig, client: RequestClient, dataset: Dataset, files: 
 
 @contextlib.contextmanager
 def _entries(config: WorkerConfig, client: RequestClient, files: StripFiles | None) -> Iterator[StripEntries]:
-    """Yield what brings the entries of strips to `files`; the whole dataset is here if there are none."""
+    """Yield the source of the entries of strips, which downloads to `files`; None means that all entries are local."""
     if files is None:
         yield ALL_ENTRIES
         return
@@ -148,7 +148,7 @@ def _entries(config: WorkerConfig, client: RequestClient, files: StripFiles | No
 
 
 def _leave_early(client: RequestClient, error: errors.GlovewireError) -> None:
-    """Leave before the end of the run, so that no server waits for this worker; ignore errors of the servers."""
+    """Leave before the end of the run, so that no server waits for this worker; ignore the servers' errors."""
     client.failed = None
     with contextlib.suppress(errors.GlovewireError):
         client.part(INTERRUPTED if isinstance(error, errors.Interrupted) else RunEnd(Ending.LEFT))

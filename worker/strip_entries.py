@@ -1,4 +1,4 @@
-"""Bring the entries of leased strips to this machine, unless it has the whole dataset."""
+"""Download the entries of leased strips to this machine, unless it has the whole dataset."""
 
 import logging
 from collections import Counter
@@ -25,30 +25,30 @@ logger = logging.getLogger(__name__)
 
 
 class StripEntries:
-    """Where a trainer gets the entries of strips from: here, from a dataset that is on this machine as a whole."""
+    """Source of the entries of strips for a trainer; this base class serves a dataset that is complete and local."""
 
     @property
     def has(self) -> npt.NDArray[np.uint8] | None:
-        """Return 1 for each partition whose strip is on this machine, 0 for the others; None if all are."""
+        """Return 1 for each partition whose strip is on this machine, 0 for each other; None if all are."""
         return None
 
     def load(self, strip: int) -> Pending[None]:
-        """Make the blocks of a strip usable until `release`; the reply is done when they are."""
+        """Make the blocks of a strip usable until `release`; the reply is done once they are usable."""
         del strip
         return Pending(None, 0)
 
     def release(self, strip: int) -> None:
-        """Let the blocks of a strip go."""
+        """Release the blocks of a strip."""
 
     def poll(self) -> None:
-        """Handle what has come by another way than the messages of servers."""
+        """Handle entries that arrived otherwise than in messages from servers."""
 
 
 ALL_ENTRIES = StripEntries()
 
 
 class Span(NamedTuple):
-    """Bytes of a strip: from `offset` on in its file here, from `place` on in the file of all entries."""
+    """Bytes of a strip: they begin at `offset` in its local file and at `place` in the file of all entries."""
 
     offset: int
     place: int
@@ -56,9 +56,9 @@ class Span(NamedTuple):
 
 
 class RemoteEntries(StripEntries):
-    """The entries that the shards of `client` send, or that are in a store, kept in `files`.
+    """Entries from the shards of `client` or from a store, kept in `files`.
 
-    A thread reads the store; if that fails, the shards send what is still needed.
+    A thread reads the store; if that fails, the shards send what is still missing.
     """
 
     def __init__(self, client: RequestClient, files: StripFiles, store: Store | None = None) -> None:
@@ -77,7 +77,7 @@ class RemoteEntries(StripEntries):
         return self._files.kept.astype(np.uint8)
 
     def load(self, strip: int) -> Pending[None]:
-        """See StripEntries. A strip may be loaded for several rounds at a time."""
+        """See StripEntries. A strip may be loaded for several rounds at once."""
         self._users[strip] += 1
         if strip not in self._replies:
             self._replies[strip] = Pending(None, 0)
@@ -93,7 +93,7 @@ class RemoteEntries(StripEntries):
             self._files.release(strip)
 
     def poll(self) -> None:
-        """Take what the thread has read."""
+        """Take over the strips that the thread has read."""
         for strip in [strip for strip, future in self._reading.items() if future.done()]:
             reply = self._replies[strip]
             reply.missing = 0
@@ -108,13 +108,13 @@ class RemoteEntries(StripEntries):
                 reply.error = error
 
     def close(self) -> None:
-        """Let all strips go, and end the thread, after the store was closed; pieces that were written stay."""
+        """Release all strips and end the thread; call it after closing the store. Pieces already written stay."""
         self._requests.close()
         self._reader.shutdown(cancel_futures=True)
         self._files.release_all()
 
     def _bring(self, strip: int) -> None:
-        """Begin to bring a strip."""
+        """Begin to download a strip."""
         reply = self._replies[strip]
         if self._store is not None:
             reply.missing = 1
@@ -123,7 +123,7 @@ class RemoteEntries(StripEntries):
         for span in self._spans(strip, m.MAX_DATA_BYTES):
             take = partial(self._arrived, strip, span.offset)
             self._requests.request(Piece(span.place, span.nbytes, reply, take))
-        if not reply.missing:  # all was written before this worker had to join again
+        if not reply.missing:  # all pieces were written before this worker had to rejoin
             self._files.keep(strip)
 
     def _spans(self, strip: int, most: int) -> Iterator[Span]:
@@ -137,11 +137,11 @@ class RemoteEntries(StripEntries):
 
     def _arrived(self, strip: int, offset: int, body: bytes) -> None:
         self._files.write(strip, offset, body)
-        if not self._replies[strip].missing:  # it was the last
+        if not self._replies[strip].missing:  # this was the last piece
             self._files.keep(strip)
 
     def _read(self, store: Store, strip: int) -> None:
-        """Write a strip to its file, in the thread."""
+        """Read a strip from the store and write it to its file; runs in the thread."""
         for span in self._spans(strip, STORE_PIECE_BYTES):
             body = store.read(ENTRIES, span.place, span.place + span.nbytes)
             if body is None or len(body) != span.nbytes:

@@ -1,4 +1,4 @@
-"""Pin each worker to a core: in synchronous training, a worker that waits for a busy core delays all workers.
+"""Pin each worker to a core, because in synchronous training a worker that waits for a busy core delays all workers.
 
 Linux may queue a thread that was just woken behind a busy one for up to 4 ms although another core is idle; a small
 gradient takes about as long. With as many single-threaded synchronous workers as cores, this costs a tenth of the speed

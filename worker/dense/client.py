@@ -38,7 +38,7 @@ from glovewire.common.transport.curve_keys import load_client_keys
 from .session import TensorSession
 
 REJOIN = (errors.UnknownSession, errors.NotReady, errors.LeaseLost)
-"""Errors after which the client joins again: a server was restarted, or took this worker for lost."""
+"""Errors after which the client rejoins: a server was restarted, or took this worker for lost."""
 
 WAIT_S = 600.0
 """Seconds to wait for another worker to send the initial values."""
@@ -54,10 +54,10 @@ class Client:
 
     `addresses` lists every shard, in order; one may be given alone. Raises the errors of `glovewire.common.errors`:
     ModelMismatch for an architecture other than the server's, NotFinite for a gradient with NaN, BadRequest for an
-    unknown tensor or a wrong shape, DeadlineExceeded naming a server that is silent for `timeout_s`, RunOver. Joins
-    again after the restart of a server, where only a push in flight may be lost. `keys` is a file or folder as for
-    `--keys`; the name then begins with that of the key, and `finish` needs the key of an administrator. With `half`,
-    gradients are sent as bfloat16: half the bytes, with a relative error of at most 1/256.
+    unknown tensor or a wrong shape, DeadlineExceeded naming a server that is silent for `timeout_s`, RunOver. Rejoins
+    after the restart of a server, when only pushes in flight may be lost. `keys` is a file or folder as for `--keys`;
+    the name then begins with that of the key, and `finish` needs the key of an administrator. With `half`, gradients
+    are sent as bfloat16: half the bytes, with a relative error of at most 1/256.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Client:
     ) -> None:
         self._addresses, self._timeout_s = [addresses] if isinstance(addresses, str) else addresses, timeout_s
         self._name = name or f"{socket.gethostname()[:40]}-{os.getpid()}"
-        # An observer may have to publish scores and to end the run.
+        # An observer may need the right to publish scores and to end the run.
         self._keys = None if keys is None else load_client_keys(Path(keys), Role.ADMIN if observe else Role.WORKER)
         self._role = "observer" if observe else "worker"
         self._half = half
@@ -87,8 +87,8 @@ class Client:
     def create(self, tensors: Mapping[str, npt.ArrayLike], fixed: Collection[str] = ()) -> None:
         """Define the model's tensors by name. The values of the first worker to call this are used, others ignored.
 
-        Tensors in `fixed`, and all that are not floats, are stored but not trained. Waits while another worker sends
-        the values. If the run is already over, sets `over`, and `pull` raises RunOver.
+        Tensors in `fixed`, and all that are not floats, are stored but not trained. If another worker is sending the
+        values, waits for it. If the run is already over, sets `over`, and `pull` raises RunOver.
         """
         spec = ModelSpec.of(tensors, fixed)
         self._spec, self._trained, self._fixed = spec, *spec.pack_all(tensors)
@@ -105,7 +105,7 @@ class Client:
         In synchronous training, waits for the update that includes the last push. With `after`, waits until `after`
         updates are done. Raises RunOver once the run is over.
         """
-        if self.over:  # even if the last push has brought rows already
+        if self.over:  # even if the reply to the last push already brought rows
             raise errors.RunOver()
         rows = self._with_rejoin(lambda session: session.pull(trained=True, after=int(after)))
         self._trained, self._pulled_in = rows, self._session
@@ -117,9 +117,9 @@ class Client:
         return self.spec.unpack(self._fixed.copy(), trained=False)
 
     def steps(self) -> Iterator[dict[str, Array]]:
-        """Yield the result of `pull` again and again, until the run is over and its tensors are on disk.
+        """Yield the result of `pull` repeatedly, until the run is over and its tensors are on disk.
 
-        Then the servers have been left, and nothing can be pushed or published any more.
+        By then this client has left the servers, and nothing more can be pushed or published.
         """
         while True:
             while not self.over:
@@ -229,12 +229,12 @@ class Client:
         return -1 if self._pulled_in is None else max(self._pulled_in.versions)
 
     def _has_left(self) -> bool:
-        """Leave a run that is over; return False if it goes on, as a server was restarted before tensors were saved."""
+        """Leave a run that is over; return False if it continues: a server was restarted before tensors were saved."""
         if self._session is None:
             return True
         try:
             self._session.leave(over=True)
-        except errors.RunOver:  # a restarted server has found the tensors saved
+        except errors.RunOver:  # a restarted server has found that the tensors are saved
             return True
         except REJOIN as error:
             logger.warning(log.line("rejoin", why=error))
@@ -251,7 +251,7 @@ class Client:
         return self._session
 
     def _is_of(self, session: TensorSession | None) -> bool:
-        """Return whether `session` made the last pull, if there was one: another session does not know its version."""
+        """Return whether `session` made the last pull, if any: another session does not know the pulled version."""
         return self._pulled_in in (None, session)
 
     def _norm(self, rows: Array) -> float:
@@ -271,7 +271,7 @@ class Client:
         self._spec = self._session.join(spec, self._trained, self._fixed, self._wait_s)
 
     def _until_joined(self) -> None:
-        """Join; for up to `timeout_s`, retry while servers that were just started do not know their model yet."""
+        """Join; for up to `timeout_s`, retry while freshly started servers do not know their model yet."""
         keep_freed_memory()
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -286,7 +286,7 @@ class Client:
                     raise errors.DeadlineExceeded(late) from error
 
     def _with_rejoin(self, action: Callable[[TensorSession], T]) -> T:
-        """Return the result of `action`; if a server was restarted, join again and repeat `action`."""
+        """Return the result of `action`; if a server was restarted, rejoin and repeat `action`."""
         while True:
             try:
                 session = self._joined()

@@ -60,7 +60,7 @@ class TorchModel:
                 tensors[name].copy_(torch.from_numpy(np.ascontiguousarray(value).reshape(value.shape)))
 
     def gradients(self) -> dict[str, Array]:
-        """Return the gradients of the last backward pass by name, without parameters that took no part in it."""
+        """Return the gradients of the last backward pass by name; parameters that took no part in it are left out."""
         return {name: _as_numpy(p.grad) for name, p in self._trained.items() if p.grad is not None}
 
     def forget_gradients(self) -> None:

@@ -45,7 +45,7 @@ class _Pulled:
 class TensorSession:
     """Session of a worker or observer (`role`) with every shard; `over` once a server has reported the end of the run.
 
-    The error of a push is raised by the next call. `left` is True once the session was closed with the servers.
+    The error of a push is raised by the next call. `left` is True once the servers have been told that it has left.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TensorSession:
         for shard in range(len(self._addresses)):
             try:
                 created = self._create(shard, m.Create(None if spec is None else spec.to_json()), wait_s)
-            except errors.RunOver as error:  # shard 0 may not know yet, and would let this worker leave at once
+            except errors.RunOver as error:  # shard 0 may not know yet, and would then let this worker leave at once
                 self._fail(error)
                 raise
             spec = ModelSpec.from_json(created.spec)
@@ -151,8 +151,8 @@ class TensorSession:
     def leave(self, *, over: bool = False) -> None:
         """Report the remaining sums and leave the servers, unless a request failed before the end of the run.
 
-        `over` tells that a server has refused a request because the run is over. Then a worker waits until the tensors
-        of all shards are on disk; UnknownSession if one was restarted before, which needs the worker again.
+        `over`: a server has refused a request because the run is over. A worker then waits until the tensors of all
+        shards are on disk; UnknownSession if a shard was restarted before that and needs the worker again.
         """
         self._settle()
         self.over = self.over or over
@@ -162,7 +162,7 @@ class TensorSession:
             self.left = True
 
     def _ending(self) -> RunEnd:
-        """Return how the run has ended, which shard 0 says when it refuses more work."""
+        """Return how the run has ended, as shard 0 says when it refuses further work."""
         if isinstance(self._failure, errors.RunOver):
             return self._failure.end
         with contextlib.suppress(errors.DeadlineExceeded):
@@ -211,7 +211,7 @@ class TensorSession:
         self._client.push_and_pull(part.shard, push, applied, applied.set, rows, take)
 
     def _trained_parts(self) -> Iterator[ShardRange]:
-        """Yield one range per shard, which fits in a message: its trained rows, possibly none."""
+        """Yield each shard's trained rows, possibly none, as one range, which fits in a message."""
         for shard in range(len(self._addresses)):
             first, last = self._sharding.range(shard)
             yield ShardRange(shard, first, max(first, min(last, self._spec.trained_rows)))
@@ -256,7 +256,7 @@ class TensorSession:
         self._raise_failure()
 
     def _settle(self) -> None:
-        """Forget the requests that were answered, and note the error of one that was refused."""
+        """Forget answered requests, and keep the error of a refused one."""
         for each in self._unanswered:
             if each.error is not None:
                 self._fail(each.error)

@@ -1,4 +1,4 @@
-"""Compute logarithm, exponential and GloVe weight of a float32, and the order in which groups of a tile are visited."""
+"""Compute logarithm, exponential and GloVe weight of a float32, and the stride for visiting the groups of a tile."""
 
 import math
 from typing import Any

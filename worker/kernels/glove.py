@@ -32,9 +32,9 @@ def as_plain_arrays(entries: Entries) -> tuple[Pairs, Rows]:
 
 @compiled_fast
 def renumber(pairs: Pairs, starts: Indices, order: Indices, side: int, positions: Indices, out: Pairs) -> None:
-    """Copy the entries of the tiles in `order` to `out`; number their rows (side 0) or columns (1) as in `positions`.
+    """Copy the entries of the tiles in `order` to `out`; renumber their rows (side 0) or columns (1) by `positions`.
 
-    `pairs` and `out` are from `as_plain_arrays`; column `side` of an entry becomes its place in `positions`.
+    `pairs` and `out` are from `as_plain_arrays`; column `side` of an entry becomes its index in `positions`.
     """
     top = np.int64(-1)
     if positions.size:

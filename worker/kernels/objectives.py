@@ -43,16 +43,16 @@ class Tiles:
 
 
 def renumbered(tiles: Tiles, side: int, positions: Indices) -> Tiles:
-    """Return a copy of the tiles in `order` whose rows (side 0) or columns (side 1) are numbered as in `positions`.
+    """Return a copy of the tiles in `order` whose rows (side 0) or columns (side 1) are renumbered by `positions`.
 
-    `positions` (n,), ascending, are those positions in the partition that occur; the copies are numbered from 0.
+    `positions` (n,), ascending, are the positions in the partition that occur; the new numbers are indices into it.
     """
     sizes = (tiles.starts[1:] - tiles.starts[:-1])[tiles.order]
     starts = np.concatenate([[0], np.cumsum(sizes)])
     entries = np.empty(int(starts[-1]), ENTRY)
     pairs, _ = glove.as_plain_arrays(tiles.entries)
     glove.renumber(pairs, tiles.starts, tiles.order, side, positions, glove.as_plain_arrays(entries)[0])
-    entries.setflags(write=False)  # as those of a dataset are, for which the loops are compiled
+    entries.setflags(write=False)  # like a dataset's entries, because the loops are compiled for read-only arrays
     return replace(tiles, entries=entries, starts=starts, order=np.arange(len(sizes)))
 
 
@@ -115,7 +115,7 @@ OBJECTIVES = {each.name: each for each in (Objective("glove", _train_glove), Obj
 
 
 def warm() -> None:
-    """Compile the loops of every objective, and those of rows that travel."""
+    """Compile the loops of every objective, and those that convert rows for transfer."""
     rows = np.ones((1, 16), np.float32)
     halves = bfloat16_kernels.narrow(rows)
     bfloat16_kernels.widen(halves, rows)

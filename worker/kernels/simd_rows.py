@@ -87,7 +87,7 @@ def dots(typing: Any, one: Any, at: Any, others: Any, rows: Any, width: Any, col
 
 
 def _update(context: Any, builder: Builder, sig: Any, args: Any, into: Value | None) -> Value:
-    """Do what `update` says; with `into`, write the sum alone to that address, instead of `one` less the sum."""
+    """Implement `update`; with `into`, write the sum itself to that address instead of subtracting it from `one`."""
     at_one, at_others = _rows(context, builder, sig, args)
     scales, steps = (elements_of(builder, vector) for vector in args[7:9])
     to_one = [splat_lanes(builder, scale if into else builder.fneg(scale)) for scale in scales]

@@ -45,7 +45,7 @@ class BatchStore(Protocol):
     """What a store does for training by minibatches."""
 
     def now(self) -> float:
-        """Return the time in seconds, of a clock that never goes back."""
+        """Return the time of a monotonic clock, in seconds."""
 
     def pull_rows(self, rows: Indices) -> Pending[Pulled]:
         """Request a copy of rows (ascending, distinct); synchronous modes delay the reply."""
@@ -70,7 +70,7 @@ class BatchStore(Protocol):
 
 
 class Store(BatchStore, Protocol):
-    """A parameter store; with `in_place`, `pull_range` returns the parameters themselves, not a copy, of all rows."""
+    """A parameter store; with `in_place`, `pull_range` returns all rows [first, last) themselves, not a copy."""
 
     in_place: bool
 
@@ -82,13 +82,13 @@ class Store(BatchStore, Protocol):
     ) -> Pending[Array]:
         """Request rows [first, last), or those in `rows` (ascending, distinct); the reply waits for their `version`.
 
-        The reply is float32, or with `bfloat16` that, which a store in place does not take.
+        The reply is float32 or, with `bfloat16`, bfloat16, which a store with `in_place` does not support.
         """
 
     def push_range(self, operation: str, lease: m.Granted, change: Change) -> Pending[int]:
         """Push a change to one partition of a strip; its values must not change until the reply is done.
 
-        The reply is the exclusive or of the receipts, for the report.
+        The reply is the XOR of the receipts, for the report.
         """
 
     def poll(self) -> None:

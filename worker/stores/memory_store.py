@@ -22,7 +22,7 @@ Step = Callable[[Rows, Indices, Rows, float, npt.NDArray[np.float32]], None]
 
 
 class MemoryStore:
-    """A Store of all rows as one array of shape (rows, width).
+    """A Store with all rows in one array of shape (rows, width).
 
     `next_round` counts up from 0 over the strips of all processes. `step` is the optimizer for minibatches. `count`
     adds its argument to the number of gradients of all processes and returns the sum. `on_report` takes a report and

@@ -23,8 +23,8 @@ from .interface import Change, Pulled, empty_aligned
 TABLE = "rows"
 PIECE_BYTES = 1 << 20, 4 << 20
 PIECE_SHARE = 1 / 16
-"""Largest pull and push of a partition's rows in one message: a share of the table, within these limits. So buffers
-beside a small table stay small."""
+"""Largest pull and push of a partition's rows in one message: a share of the table, within these limits. So the buffers
+for a small table stay small."""
 ADDED_BYTES = 1 << 18
 """Largest push of differences; small pushes limit the memory that many workers take on a server."""
 NO_LEASE = m.Granted(-1, m.NO_VERSION, 0)
@@ -72,10 +72,10 @@ class ServerStore:
     def pull_range(
         self, first: int, last: int, version: int, rows: Indices | None = None, *, bfloat16: bool = False
     ) -> Pending[Array]:
-        """See Store. A pull that waits for a version goes to a shard that has none of the rows, too, as the push will.
+        """See Store. A pull that waits for a version also goes to shards with none of the rows, as the push will.
 
-        Of several pulls to one shard, the first is sent now and the others when it is answered, which then do not wait:
-        a server lets few requests of a worker wait.
+        Of several pulls to one shard, the others are sent when the first is answered, and then need not wait: a server
+        limits the number of a worker's waiting requests.
         """
         count = last - first if rows is None else len(rows)
         out: Array = np.empty((count, self.width), BFLOAT16) if bfloat16 else empty_aligned(count, self.width)
@@ -101,7 +101,7 @@ class ServerStore:
         self.client.request(shard, pull, reply, arrived)
 
     def pull_rows(self, rows: Indices) -> Pending[Pulled]:
-        """See Store. Shards that hold none of the rows are asked too, because every shard counts the steps."""
+        """See Store. Shards with none of the rows are asked too, because every shard counts the steps."""
         pulled, reply = self._expect_rows(len(rows))
         for shard, span in self._sharding.split_rows(rows):
             request = m.Pull(TABLE, 0, 0, m.NO_VERSION, rows[span])
@@ -110,7 +110,7 @@ class ServerStore:
         return reply
 
     def push_range(self, operation: str, lease: m.Granted, change: Change) -> Pending[int]:
-        """See Store. A shard that has none of the changed rows gets a push, too: it ends the visit of the partition."""
+        """See Store. A shard with none of the changed rows gets a push too, because it ends the partition's visit."""
         reply: Pending[int] = Pending(0, 0)
         small = operation == "add" and self.options.consistency != "exclusive"
         most = ADDED_BYTES // (self.width * change.values.itemsize) if small else self._piece_rows(change.values)
@@ -179,7 +179,7 @@ class ServerStore:
         self.client.flush()
 
     def leave(self, end: RunEnd) -> None:
-        """Leave every shard; if training has failed, also ask it to end the run, which a key for a worker may not."""
+        """Leave every shard; if training has failed, also ask it to end the run, which a worker's key forbids."""
         if end.ending is Ending.FAILED:
             for shard in range(len(self.client.channels)):
                 self.client.send(shard, m.Finish(*end), lambda _: None)
@@ -194,7 +194,7 @@ class ServerStore:
             self.client.poll(min(math.ceil(rest * 1e3), POLL_MS))
 
     def _piece_rows(self, values: Array) -> int:
-        """Return how many rows of the dtype of `values` one message carries at most."""
+        """Return the largest number of rows of the dtype of `values` in one message."""
         row = self.width * values.itemsize
         least, most = PIECE_BYTES
         return int(min(max(PIECE_SHARE * self.rows * row, least), most)) // row
@@ -204,7 +204,7 @@ class ServerStore:
         return self._sequences[shard]
 
     def _expect_rows(self, rows: int) -> tuple[Pulled, Pending[Pulled]]:
-        """Return an empty Pulled for `rows` rows, and the Reply that has it as value."""
+        """Return an empty Pulled for `rows` rows, and the Pending reply whose value it is."""
         pulled = Pulled(np.empty((rows, self.width), np.float32), versions=np.empty(rows, np.int64))
         return pulled, Pending(pulled, 0)
 

@@ -1,7 +1,7 @@
 """Train leased strips: lease, pull, compute, push, until no more are granted. The loop is the same for every store.
 
-What to do next is decided in `strips`. The rows of a strip's own partition stay here while it visits other partitions:
-only those of their rows that the strip needs are pulled, and pushed after the visit. No sockets.
+`strips` decides what to do next. The rows of a strip's own partition stay in this worker while the strip visits other
+partitions; of those, only the rows that the strip needs are pulled, and pushed after the visit. No sockets.
 """
 
 import logging
@@ -35,10 +35,10 @@ from .strips import Instruction, Lease, Load, Pull, Push, Report, Strip, Strips,
 
 PORTION_ENTRIES = 1 << 18
 TRIM_BYTES = 16 << 20
-"""Before a strip whose own rows take more than this, free memory goes back to the kernel: much of it is in pieces that
-are too small for them. With smaller rows that would save little, and cost more: its pages are cleared again."""
+"""Before a strip whose own rows take more than this, free memory is returned to the kernel, because much of it is in
+pieces too small for them. For smaller rows that would save little and cost more, since the pages are cleared again."""
 STRIPES_TOGETHER = 8
-"""Stripes whose tiles are trained in one shuffled order: the rows of 8,192 words, 17 MB, stay in the last cache."""
+"""Stripes whose tiles are shuffled together: the rows of 8,192 words, 17 MB, stay in the last-level cache."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +53,8 @@ def train(
 ) -> RunEnd:
     """Train until the run is over; leave the store and return why training ended.
 
-    `entries` brings those of strips, unless `dataset` is whole. Minibatches are drawn from the random stream of
-    `worker`, from step `step` on. If the loss is not finite, reports the failure to the store and raises
+    `entries` loads the entries of strips, unless `dataset` is complete. Minibatches are drawn from the random stream of
+    `worker`, starting at `step`. If the loss is not finite, reports the failure to the store and raises
     TrainingDiverged.
     """
     trainer: BlockTrainer | MinibatchTrainer[Minibatch] = (
@@ -73,7 +73,7 @@ def train(
 
 @dataclass
 class PulledRows:
-    """Rows of a partition that are on their way: those numbered `numbers`, None for all."""
+    """Requested rows of a partition: those numbered `numbers`, or all if None."""
 
     values: Pending[Array]
     numbers: Indices | None
@@ -81,14 +81,14 @@ class PulledRows:
 
 @dataclass
 class LocalRows:
-    """Rows to train, and their values `before`, which are subtracted for a push; None if the push assigns the rows."""
+    """Rows to train, and their values `before` training, to push the difference; None if the push assigns the rows."""
 
     values: Rows
     before: Array | None
 
     @classmethod
     def of(cls, pulled: Pending[Array], *, adds: bool) -> Self:
-        """Return float32 rows of what was pulled; with `adds`, and always of bfloat16, with those before."""
+        """Return the pulled rows as float32; with `adds`, or if they are bfloat16, keep their values for `before`."""
         rows = pulled.get()
         assert rows is not None
         if rows.dtype == BFLOAT16:
@@ -98,7 +98,7 @@ class LocalRows:
         return cls(rows, rows.copy() if adds else None)
 
     def change(self) -> Array:
-        """Return what to push; the rows must not be trained any more."""
+        """Return the values to push; the rows must not be trained afterwards."""
         if self.before is None:
             return self.values
         if self.before.dtype == BFLOAT16:
@@ -109,9 +109,9 @@ class LocalRows:
 
 @dataclass
 class StripResult:
-    """What training a strip has brought so far: sums of the loss, and the exclusive or of the receipts of its pushes.
+    """Results of a strip so far: sums of the loss, and the XOR of the receipts of its pushes.
 
-    Once its own rows are pushed, at `pushed_at`: their mean norm, and the least that the last answer took.
+    Once its own rows are pushed, at `pushed_at`: their mean norm, and a lower bound of the time the last answer took.
     """
 
     sums: Sums = (0.0, 0.0, 0)
@@ -122,7 +122,7 @@ class StripResult:
     took_s: float = 0.0
 
     def settle(self) -> bool:
-        """Add up the receipts that have come; return whether all have. Raises the error of a push that failed."""
+        """Combine the receipts that have arrived; return whether all have. Raises the error of a push that failed."""
         for push in self.pushes:
             self.receipt ^= (push.get() or 0) if push.done else 0
         self.pushes = [push for push in self.pushes if not push.done]
@@ -165,7 +165,7 @@ class BlockTrainer:
         return self._end
 
     def _go_on(self) -> bool:
-        """Do what can be done without waiting; return whether there was anything."""
+        """Do everything that can be done without waiting; return whether anything was done."""
         any_done = False
         while (instruction := self._instruction()) is not None:
             self._carry_out(instruction)
@@ -173,7 +173,7 @@ class BlockTrainer:
         return any_done
 
     def _instruction(self) -> Instruction | None:
-        """Pass on what has come, and return what to do next."""
+        """Pass what has arrived to `strips`, and return what to do next."""
         now = self._store.now()
         if self._lease is not None and self._lease.done:
             answer, self._lease = self._lease.get(), None
@@ -233,7 +233,7 @@ class BlockTrainer:
         return count * self._layout.width * self._options.wire_bytes
 
     def _rows_of(self, own: int, other: int) -> Indices | None:
-        """Return the rows of another partition that a strip needs; None for all, which a store in place returns."""
+        """Return the rows of another partition that a strip needs; None for all, as when a store trains in place."""
         if self._in_place:
             return None
         if (own, other) not in self._distinct:
@@ -242,7 +242,7 @@ class BlockTrainer:
         return self._distinct[own, other]
 
     def _entries(self, own: int) -> int:
-        """Return how many stored entries are trained in a round of the strip of a partition."""
+        """Return how many stored entries a round trains in the strip of a partition."""
         spans = (self._dataset.block_range(a, b) for a, b in self._dataset.layout.strip(own))
         return sum(last - first for first, last in spans) * self._options.local_epochs
 
@@ -262,7 +262,7 @@ class BlockTrainer:
         self._strips.trained(now - began, now)
 
     def _push(self, visit: Visit) -> None:
-        """Push the rows of a trained visit; a strip's own rows are the last."""
+        """Push the rows of a trained visit; a strip's own rows come last."""
         strip, result = visit.strip, self._results[visit.strip]
         rows, numbers = (self._own.pop(strip), None) if visit.is_own else self._others.pop(visit)
         if visit.is_own:
@@ -329,7 +329,7 @@ def shuffled_tiles(draw: np.random.Generator, stripes: int, tiles: int) -> Indic
 
 
 def tile_portions(order: Indices, starts: Indices) -> Iterator[Indices]:
-    """Yield `order` (tiles of a block) in pieces of about PORTION_ENTRIES entries, to read messages in between."""
+    """Yield `order` (tiles of a block) in pieces of about PORTION_ENTRIES entries, between which to read messages."""
     order = order[starts[order] < starts[order + 1]]
     if len(order):
         sizes = np.cumsum(starts[order + 1] - starts[order])

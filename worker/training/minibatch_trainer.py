@@ -26,7 +26,7 @@ from ..stores.interface import BatchStore
 from .loss_sums import LossSums, check_finite
 
 MAX_UNREPORTED = 1 / 8
-"""Largest unreported share of all entries: a short training would be over before a report is due."""
+"""Largest unreported share of all entries: otherwise a short training could end before a report is due."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class MinibatchSampler:
 
 
 class Gradients(NamedTuple):
-    """Gradients of a batch, one row for each of its rows, the loss sums of its `examples`, and their vectors' norm."""
+    """Gradients of a batch, one row for each of its rows; the loss sums of its `examples`, and their vectors' norm."""
 
     rows: Rows
     examples: int
@@ -114,7 +114,7 @@ class Batch(Protocol):
 
     @property
     def rows(self) -> Indices:
-        """Return the numbers of the rows that it needs, distinct and ascending."""
+        """Return the numbers of the rows that the batch needs, distinct and ascending."""
 
 
 B = TypeVar("B", bound=Batch)
@@ -123,7 +123,7 @@ B = TypeVar("B", bound=Batch)
 def glove_trainer(
     store: BatchStore, dataset: Dataset, options: TrainingOptions, worker: int, step: int
 ) -> "MinibatchTrainer[Minibatch]":
-    """Return the trainer of GloVe by minibatches, from step `step` of the random stream of `worker` on."""
+    """Return the trainer of GloVe by minibatches, starting at `step` of the random stream of `worker`."""
     sampler = MinibatchSampler(dataset, options.batch_size, options.seed, worker, step)
     gradients = partial(glove_gradients, options=options)
     return MinibatchTrainer(store, sampler.next, gradients, options, dataset.total_entries * options.epochs)
@@ -132,7 +132,7 @@ def glove_trainer(
 class MinibatchTrainer(Generic[B]):
     """Draws batches, pulls their rows and pushes the gradients; a training has `total` examples.
 
-    A state machine: `advance` does what can be done with what has come, and never waits.
+    This is a state machine: `advance` does everything that the replies so far allow, and never waits.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class MinibatchTrainer(Generic[B]):
         return self._leave(end)
 
     def advance(self) -> RunEnd | None:
-        """Train the batches whose rows have come, and report them; return why training is over, None if it goes on."""
+        """Train and report the batches whose rows have arrived; return why training is over, None if it continues."""
         while True:
             if self._reported is not None and self._reported.done:
                 recorded, self._reported = self._reported.get(), None
@@ -179,7 +179,7 @@ class MinibatchTrainer(Generic[B]):
         return self._sums.entries >= MAX_UNREPORTED * self._total
 
     def _step(self) -> None:
-        """Push the gradients of the batch whose rows are there, and pull those of the next."""
+        """Push the gradients of the batch whose rows have arrived, and pull the rows of the next."""
         batch, pulled = self._batch, self._rows.get()
         assert pulled is not None
         found = self._gradients(batch, pulled.values)
@@ -187,10 +187,10 @@ class MinibatchTrainer(Generic[B]):
         rate = self._options.rate(pulled.gradients * self._options.batch_size / self._total)
         push, self._rows = self._store.push_rows("gradient", batch.rows, found.rows, rate, pulled, self._next.rows)
         self._pushed.append((push, found))
-        self._batch, self._next = self._next, self._draw()  # drawn while the rows of this one are on their way
+        self._batch, self._next = self._next, self._draw()  # drawn while the rows of this one are in flight
 
     def _add_up(self) -> None:
-        """Add up the batches whose gradients were applied, not those that came too late for their step."""
+        """Add up the batches whose gradients were applied, not those that arrived too late for their step."""
         for reply, found in self._pushed:
             if reply.done and reply.get():
                 self._sums.add(found.examples, found.loss, found.bias_only_loss, found.norm)

@@ -1,6 +1,6 @@
 """Decide what a worker does next with the strips that it leases: events in, instructions out.
 
-No rows, no store, no clock. `block_trainer` carries the instructions out; `glovewire plan` drives the same decisions in
+No rows, no store, no clock. `block_trainer` carries out the instructions; `glovewire plan` drives the same decisions in
 virtual time.
 """
 
@@ -18,22 +18,22 @@ MOST_STRIPS = 3
 WAYS = 2
 """Transfers before this worker can use rows of another worker's strip: that worker's push, this worker's pull."""
 KEPT_WEIGHT = 7 / 8
-"""Weight of the previous moving average when another push or strip is measured."""
+"""Weight of the previous value in the moving averages of push and strip times."""
 OWN_BYTES = 32 << 20
-"""Further strips are not prefetched while the partitions of those that wait take more than this, but for one."""
+"""No further strip is prefetched while the own partitions of those that wait take more than this; one always may be."""
 VISIT_BYTES = 8 << 20
 FEWEST_VISITS, MOST_VISITS = 2, 6
-"""Visits to prefetch: as many as take VISIT_BYTES, within these limits."""
+"""Limits of the number of visits to prefetch; within them, as many as fill VISIT_BYTES."""
 STUCK_S = 1.0
-"""Time without any row after which those that were pulled are overdue."""
+"""Seconds without progress after which the requested rows are overdue."""
 
 
 @dataclass(eq=False)
 class Strip:
-    """A leased strip of partition `own`: `left` of its `total` entries are to be trained.
+    """A leased strip of partition `own`: `left` of its `total` entries have yet to be trained.
 
-    `ahead` are the partitions to pull yet, its own first; `visits` are pulled and not in training yet. `missing` pieces
-    of its entries have not come, and until then no rows are pulled: which ones, only the entries say.
+    `ahead` are the partitions to be pulled, its own first; `visits` are pulled but not in training yet. `missing`
+    pieces of its entries have not arrived; until then no rows are pulled, because only the entries say which ones.
     """
 
     granted: Granted
@@ -47,7 +47,7 @@ class Strip:
 
     @property
     def round(self) -> int:
-        """Return its round."""
+        """Return the round that trains the strip."""
         return self.granted.round
 
 
@@ -55,7 +55,7 @@ class Strip:
 class Visit:
     """The blocks of a strip between its own partition and `partition`, whose rows take `nbytes` bytes.
 
-    `missing` messages with rows have not come yet.
+    `missing` messages with rows have not arrived yet.
     """
 
     strip: Strip
@@ -65,7 +65,7 @@ class Visit:
 
     @property
     def is_own(self) -> bool:
-        """Return whether it is the strip's first visit, whose rows stay for the others and are pushed after them."""
+        """Return whether this is the strip's first visit, whose rows stay for the later ones and are pushed last."""
         return self.partition == self.strip.own
 
 
@@ -92,7 +92,7 @@ class Pull(NamedTuple):
 
 
 class Train(NamedTuple):
-    """Train a visit whose rows have come."""
+    """Train a visit whose rows have arrived."""
 
     visit: Visit
 
@@ -113,7 +113,7 @@ Instruction = Lease | Load | Pull | Train | Push | Report
 
 
 def told(instruction: Instruction) -> str:
-    """Return an instruction as a line of the log, with the reason if there is a choice."""
+    """Return an instruction as a line for the log, with the reason if there was a choice."""
     visit: Visit | None = getattr(instruction, "visit", None)
     strip: Strip | None = visit.strip if visit else getattr(instruction, "strip", None)
     facts = {} if strip is None else {"round": strip.round, "partition": visit.partition if visit else strip.own}
@@ -123,8 +123,8 @@ def told(instruction: Instruction) -> str:
 class Strips:
     """The strips that a worker holds.
 
-    `entries(own)` is the work of the strip of a partition, `nbytes(own, partition)` the size of the rows that it needs
-    of a partition. Times are seconds of any clock.
+    `entries(own)` is the work in the strip of partition `own`, `nbytes(own, partition)` the size of the rows of a
+    partition that this strip needs. Times are seconds of any clock.
     """
 
     def __init__(
@@ -141,13 +141,13 @@ class Strips:
 
     @property
     def is_over(self) -> bool:
-        """Return whether no strip is left: none to train, to report or to lease."""
+        """Return whether no strip is left to train, to report or to lease."""
         return self._over and not self._held and not self._unreported and not self._due
 
     # ---- events
 
     def granted(self, granted: Granted) -> None:
-        """Take a strip that was requested."""
+        """Add a strip that was requested."""
         self._asking = False
         own, *others = self._rounds.visits(granted.round)
         total = self._entries(own)
@@ -157,24 +157,24 @@ class Strips:
         self._due.append(Load(strip))
 
     def ended(self) -> None:
-        """Request no more strips: none are left."""
+        """Request no more strips, because none are left."""
         self._asking, self._over = False, True
 
     def loading(self, strip: Strip, missing: int, now: float) -> None:
-        """Note that entries of a strip have come, and how many pieces are `missing`."""
+        """Record that entries of a strip have arrived, and how many pieces are still `missing`."""
         strip.missing, self._moved_at = missing, now
 
     def came(self, visit: Visit, missing: int, now: float) -> None:
-        """Note that rows of a visit have come, and how many messages are `missing`."""
+        """Record that rows of a visit have arrived, and how many messages are still `missing`."""
         visit.missing, self._moved_at = missing, now
 
     def progressed(self, entries: float) -> None:
-        """Note that so many entries of the visit in training are done."""
+        """Record that `entries` more entries of the visit in training are done."""
         assert self._in_training is not None
         self._in_training.strip.left -= entries
 
     def trained(self, seconds: float, now: float) -> None:
-        """End the visit in training, which took so long."""
+        """End the visit in training, which took `seconds`."""
         visit, self._in_training, self._moved_at = self._in_training, None, now
         assert visit is not None
         strip = visit.strip
@@ -188,7 +188,7 @@ class Strips:
             self._due.append(Push(Visit(strip, strip.own, self._nbytes(strip.own, strip.own), 0)))
 
     def answered(self, strip: Strip, took_s: float) -> None:
-        """Note that every push of a strip is answered, the last one after `took_s` seconds."""
+        """Record that every push of a strip is answered, the last one after `took_s` seconds."""
         self._unreported -= 1
         self._window.pushed(took_s)
         self._due.append(Report(strip))
@@ -196,7 +196,7 @@ class Strips:
     # ---- what to do
 
     def next(self, now: float) -> Instruction | None:
-        """Return what to do next, None to wait for an event; while a visit is in training no other is to be trained."""
+        """Return what to do next, None to wait for an event. Only one visit is in training at a time."""
         if self._due:
             return self._due.popleft()
         if not self._asking and not self._over and (why := self._why_lease(now)):
@@ -215,11 +215,11 @@ class Strips:
         return None
 
     def _ready(self) -> "filter[Strip]":
-        """Return the strips with a visit whose rows have come, the earliest round first."""
+        """Return the strips with a visit whose rows have arrived, the earliest round first."""
         return filter(lambda strip: strip.visits and not strip.visits[0].missing, self._held)
 
     def _why_lease(self, now: float) -> str:
-        """Return why to lease another strip, "" if not."""
+        """Return why to lease another strip, "" if there is no reason."""
         first = self._held[0] if self._held else None
         left = first.left / first.total if first is not None and first.total else 0.0
         waiting = sum(self._nbytes(strip.own, strip.own) for strip in self._held[1:])
@@ -246,18 +246,18 @@ class PrefetchWindow:
         self._way_s = self._strip_s = 0.0
 
     def pushed(self, seconds: float) -> None:
-        """Record that the answer to a push took at least this long."""
+        """Record that the answer to a push took at least `seconds`."""
         self._way_s += (1 - KEPT_WEIGHT) * (seconds - self._way_s)
 
     def trained(self, seconds: float) -> None:
-        """Record how long a strip took to train."""
+        """Record that a strip took `seconds` to train."""
         self._strip_s += (1 - KEPT_WEIGHT) * (seconds - self._strip_s)
 
     def needs_strip(self, strips: int, waiting_bytes: float, left: float) -> bool:
         """Return whether to lease another strip while `strips` are held.
 
-        `waiting_bytes`: of the partitions of those that are not in training; `left`: the share of the work of the one
-        in training that is to be done. A strip that is granted too early waits here although another worker is idle.
+        `waiting_bytes`: size of the own partitions of the strips that are not in training. `left`: share of the strip
+        in training that is yet to be done. A strip leased too early waits here although another worker may be idle.
         """
         if strips < 1 or (strips > 1 and waiting_bytes > OWN_BYTES):
             return strips < 1
@@ -266,5 +266,5 @@ class PrefetchWindow:
 
 
 def needs_visit(visits: int, nbytes: float) -> bool:
-    """Return whether to prefetch another visit of the strip in training while `visits` of `nbytes` bytes are."""
+    """Return whether to prefetch another visit of the strip in training when `visits` of `nbytes` bytes are waiting."""
     return visits < FEWEST_VISITS or (visits < MOST_VISITS and nbytes < VISIT_BYTES)
