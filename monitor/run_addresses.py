@@ -34,7 +34,7 @@ def found_addresses(given: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[Path
 
 
 def shards_of(run: Path) -> list[Ready]:
-    """Return the `ready` lines of the servers that were last started in a run, by shard; none if there were none."""
+    """Return the `ready` lines of the servers last started in a run, by shard; none if none was started."""
     files = {int(match[1]): file for file in run.glob(f"{LOGS}/*.address") if (match := READY.fullmatch(file.name))}
     texts = [file.read_text(encoding="utf-8", errors="replace") for _, file in sorted(files.items())]
     shards = [Ready.parse(text.splitlines()[0]) for text in texts if text.startswith("ready ")]

@@ -27,7 +27,7 @@ class Point:
 
 
 class LossCurve:
-    """Holds at most `limit` points in order of time, each merged from equally many samples, and the newest sample."""
+    """Keeps at most `limit` points in order of time, each merged from equally many samples, and the newest sample."""
 
     def __init__(self, limit: int) -> None:
         self.limit = max(4, limit)

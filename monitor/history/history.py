@@ -115,7 +115,7 @@ class RunHistory:
     def _reset(self) -> None:
         self.run = ""
         self._about = RunSample(0.0, "", "", 0, {})
-        """What is trained; without names and options until a server has said it."""
+        """What is trained; names and options are empty until a server has sent them."""
         self.overall = LossCurve(OVERALL_POINTS)
         self.workers: dict[str, WorkerState] = {}
         self.shards: dict[int, ShardRates] = {}
@@ -199,7 +199,7 @@ class RunHistory:
         return (points[-1].epoch - points[0].epoch) / (points[-1].t - points[0].t)
 
     def _trained(self) -> list[Point]:
-        """Return the points of the loss up to the last entry or update; then nothing is trained, only saved."""
+        """Return the points of the loss up to the last entry or update, after which the run only saves its results."""
         points = self.overall.all_points()
         places = [(point.position, point.epoch) for point in points]
         return points[: places.index(places[-1]) + 1] if points else []
@@ -228,7 +228,7 @@ class RunHistory:
 
     @property
     def _done(self) -> tuple[int, int]:
-        """Return how many entries, or updates of a dense model, are done, and how many are planned; 0 if unknown."""
+        """Return how many entries (for a dense model, updates) are done, and how many are planned; 0 if unknown."""
         if self.loss is None:
             return 0, 0
         return (self.loss.epoch, self.loss.epochs) if self.is_dense else (self.loss.entries, self.loss.total)
@@ -243,26 +243,26 @@ class RunHistory:
     def epoch(self) -> str:
         """Return the current epoch as `3/10`; without a known number of epochs, the completed epochs as `3`.
 
-        Of a dense model, return the updates done as `120 of 2,000`, or as `120`.
+        For a dense model, return the updates done as `120 of 2,000`, or as `120`.
         """
         if self.loss is None:
             return "–"
         epoch, epochs = self.loss.epoch, self.loss.epochs or self._planned
         if self.is_dense:
             return f"{epoch:,} of {epochs:,}" if epochs else f"{epoch:,}"
-        if epochs and self.loss.total > 0:  # those of a sweep are done together
+        if epochs and self.loss.total > 0:  # the epochs of a sweep are done together
             epoch = self.loss.entries * epochs // self.loss.total
         return f"{min(epoch + 1, epochs)}/{epochs}" if epochs else str(epoch)
 
     @property
     def _planned(self) -> int:
-        """Return the epochs, or updates of a dense model, that the options name: a recorded loss does not."""
+        """Return the epochs, or updates of a dense model, that the options name, because a recorded loss does not."""
         named = self._about.options.get("steps" if self.is_dense else "epochs")
         return named if type(named) is int else 0
 
     @property
     def sweep(self) -> tuple[int, int]:
-        """Return how many epochs are trained in a row, and their entries; 0 if the run has not said how many."""
+        """Return the number of epochs in a sweep, and their entries; 0 if the run has not sent it."""
         local = self._about.options.get("local_epochs")
         epochs = max(local, 1) if type(local) is int else 1
         return epochs, self._about.total * epochs // self._planned if self._planned > 0 else 0
@@ -412,7 +412,7 @@ def _point(sample: LossSample, when: float, position: int, entries: int) -> Poin
 
 
 def _defaults(given: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the options that a training with the objective, schedule and epochs of those given has by default."""
+    """Return the default options of a training with the objective, schedule and epochs of the given options."""
     objective, schedule, epochs = (given.get(name) for name in ("objective", "schedule", "epochs"))
     local_epochs = usual_local_epochs(str(objective), str(schedule), epochs if isinstance(epochs, int) else 1)
     derived: dict[str, Scalar] = {"objective": str(objective), "local_epochs": local_epochs}

@@ -49,7 +49,7 @@ class Recorder:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Cut a truncated last line off an earlier recording; OutputError for a file that is no recording."""
+    """Cut a truncated last line off an earlier recording; OutputError for a file that is not a recording."""
     with path.open("r+b") as file:
         if (first := file.readline()) and not _is_record(first):
             raise OutputError(f"{path} exists and is not a recording of samples: name another file")
@@ -107,7 +107,7 @@ def _metrics_file(path: Path) -> Path:
 
 
 def _from_record(record: dict[str, Any]) -> Any:
-    """Return the sample that a line holds; ValueError, TypeError, KeyError or GlovewireError if it holds none."""
+    """Return the sample in a line; ValueError, TypeError, KeyError or GlovewireError if there is none."""
     if not isinstance(record, dict):
         raise ValueError("not an object")
     kind = _BY_TOPIC[record.get("topic", LossSample.topic)]

@@ -10,7 +10,7 @@ _LOWER_IS_BETTER = re.compile("loss|error|perplexity", re.IGNORECASE)
 
 
 class Score(NamedTuple):
-    """Newest score of a test, as text; `best` is the best one, if it is another; `key` is for key=value pairs."""
+    """Newest score of a test, as text; `best` is the best one if it differs; `key` is for key=value pairs."""
 
     test: str
     value: str
@@ -21,7 +21,7 @@ class Score(NamedTuple):
 def newest_scores(history: RunHistory) -> list[Score]:
     """Return the newest score of each test, at most MAX_SCORES.
 
-    The best is the highest, or the lowest of what is called a loss, an error or a perplexity.
+    The best score is the highest or, for a test named as a loss, an error or a perplexity, the lowest.
     """
     found = []
     for test, scores in list(history.quality.items())[:MAX_SCORES]:

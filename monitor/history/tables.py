@@ -34,7 +34,7 @@ def worker_cells(history: RunHistory, worker: WorkerState, now: float) -> tuple[
 
 
 def _sent(history: RunHistory) -> bool:
-    """Return whether it is known what workers have sent; a recorded run holds losses only."""
+    """Return whether it is known what workers have sent; a recorded run contains only losses."""
     return any(worker.sample for worker in history.workers.values())
 
 

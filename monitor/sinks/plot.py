@@ -1,6 +1,6 @@
 """Draw one run or several as PNG or SVG: loss against time and against entries or updates, and scores.
 
-Of word vectors, the bias-only loss is drawn for comparison.
+For word vectors, the bias-only loss is drawn for comparison.
 
 Uses matplotlib's object interface, never its global state (pyplot), so that any process can draw.
 """
@@ -100,7 +100,7 @@ def draw(histories: RunHistory | Sequence[RunHistory], title: str = "") -> Figur
 
 @dataclass(frozen=True)
 class _Look:
-    """Colour and label of a run's curve; `alone`: the figure shows no other run, and so its workers too."""
+    """Colour and label of a run's curve; `alone`: the figure shows no other run, so it also shows the workers."""
 
     colour: str
     label: str
@@ -140,7 +140,7 @@ def _draw_axes(axes: Axes, history: RunHistory, x_of: Callable[[Point], float], 
 
 
 def _draw_scores(axes: Axes, history: RunHistory, look: _Look) -> None:
-    """Draw each test's scores against time; of one run each test has its colour, of several each run."""
+    """Draw each test's scores against time; one run has a colour per test, several have a colour per run."""
     from matplotlib.ticker import MaxNLocator
 
     style(axes, 9)
@@ -176,7 +176,7 @@ def style(axes: Axes, label_size: float) -> None:
 
 
 def _mark_epochs(axes: Axes, history: RunHistory) -> None:
-    """Draw a thin line at the end of every sweep whose entries are known, but not more than MARKED_EPOCHS."""
+    """Draw a thin line at the end of every sweep whose entries are known, at most MARKED_EPOCHS lines."""
     epochs, entries = history.sweep
     ends = (history.loss.entries - 1) // entries if history.loss and entries > 0 else 0
     if not 0 < ends <= MARKED_EPOCHS:

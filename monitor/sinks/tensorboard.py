@@ -53,7 +53,7 @@ class TensorBoard:
     def project(self, run: Path) -> None:
         """Write the vectors of a finished run and their words for TensorBoard's projector.
 
-        Numbers are little-endian float32, labels one word a line. Raises OutputError when `folder` cannot be written.
+        Numbers are little-endian float32, labels one word per line. Raises OutputError when `folder` cannot be written.
         """
         found = load_vectors(run)
         words, vectors = found.words, found.vectors

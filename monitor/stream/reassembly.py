@@ -15,7 +15,7 @@ from glovewire.common.protocol.messages import Event, History, Message, ServerSa
 from glovewire.common.protocol.wire import Numbered, decode_header, split_headers
 
 PORT_WAIT_S = 1.0
-"""How long to wait for a ServerSample, which holds the request port; a server sends two per second."""
+"""How long to wait for a ServerSample, which has the request port; a server sends two per second."""
 ANSWER_WAIT_S = 3.0
 MAX_HELD = 50_000
 FORMER_RUNS_KEPT = 16
@@ -43,7 +43,7 @@ class ReceivedSample:
 class Gap:
     """Gap of `size` samples before the first sample held back; `found` of them have been received since.
 
-    `since`: time of detection, or of the last reply. `late`: sent before this subscriber came, not counted as missed.
+    `since`: time of detection, or of the last reply. `late`: sent before this subscriber connected, so not "missed".
     """
 
     size: int
@@ -105,8 +105,8 @@ class Reassembly:
     def fill(self, past: History, after: int, now: float) -> Iterator[ReceivedSample]:
         """Process the reply to a request for the samples after number `after`, and yield those that were missing.
 
-        The reply is dropped if its gap has closed meanwhile: it says nothing of the next one. Raises ProtocolError if
-        it cannot be decoded.
+        The reply is dropped if its gap has closed meanwhile, because it says nothing about the next gap. Raises
+        ProtocolError if it cannot be decoded.
         """
         gap = self._gap
         if gap is None or after != self._last or past.run != self.run:

@@ -51,7 +51,7 @@ def render_screen(
 
 
 def plan_layout(height: int, workers: int, shards: int, events: int) -> ScreenLayout:
-    """Divide `height` lines: first a few for each list, then a plot, longer lists and a higher plot."""
+    """Divide `height` lines: first a few for each list, then a plot, then longer lists and a taller plot."""
     left = height - 3
     lines = [min(workers, 4), min(shards, 3), min(events, 3)]
     while sum(lines) + sum(1 for rows in lines[:2] if rows) + 5 > left and any(lines):
@@ -109,7 +109,7 @@ def _progress_bar(history: RunHistory, width: int, ascii_only: bool) -> Text:
 
 
 def _figures(history: RunHistory) -> Text:
-    """Return one line of figures: the loss, scores, then what matters less and is cut first on a narrow screen."""
+    """Return one line of figures: loss, scores, then less important ones, which a narrow screen cuts off first."""
     sample = history.loss
     if sample is None:
         return Text()

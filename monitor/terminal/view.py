@@ -1,4 +1,4 @@
-"""Show a run in a terminal: a screen that is redrawn in place, or plain lines where there is no terminal.
+"""Show a run in a terminal: a screen that is redrawn in place, or plain lines if the output is not a terminal.
 
 `open_view` chooses between them. Call `show` as often as you like, then `close`; `silent` are the addresses from which
 nothing has arrived yet. Names from the network are shown as plain text, without markup or control characters.
@@ -109,7 +109,7 @@ View = LiveView | LineView
 def open_view(stream: TextIO) -> View:
     """Return a LiveView when `stream` is a terminal, a LineView otherwise."""
     if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="replace")  # the terminal's encoding may lack a character of a name
+        stream.reconfigure(errors="replace")  # the terminal's encoding may lack characters in a name
     if stream.isatty() and os.environ.get("TERM", "") != "dumb":
         return LiveView(stream)
     return LineView(stream)

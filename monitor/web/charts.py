@@ -57,7 +57,7 @@ Columns = dict[str, Any]
 
 @dataclass(frozen=True)
 class ColumnUpdate:
-    """Columns to append, or with `replace` to substitute for all earlier ones; `head` is the end of the curve."""
+    """Columns to append or, with `replace`, to replace all earlier ones; `head` is the end of the curve."""
 
     columns: Columns
     replace: bool
@@ -114,7 +114,7 @@ def worker_columns(history: RunHistory) -> Columns:
 def _tooltip(rows: Sequence[tuple[str, str]]) -> str:
     """Return Bokeh's template of a tooltip with these labels and fields, in the colours of the page.
 
-    Bokeh's own tooltips are white in the dark, too. A label is a plain word, a value may be a name from the network.
+    Bokeh's own tooltips stay white in dark mode. A label is a plain word; a value may be a name from the network.
     """
 
     def shown(value: str) -> str:

@@ -36,7 +36,7 @@ TRY_LATER, UNREADABLE = 1013, 1008
 FULL = f"The dashboard has {MAX_SESSIONS} open pages, its limit. Close one, then load this page again.\n"
 
 TOKEN, NONCE = "%TOKEN%", "%NONCE%"
-"""What the text of the page has in place of a session's token and a response's nonce."""
+"""Placeholders in the text of the page for a session's token and a response's nonce."""
 
 SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -110,13 +110,13 @@ class PageSocket(WSHandler):
     async def open(self) -> None:
         """Create the session of a new token, if there is room for it, and start Bokeh's protocol.
 
-        Creating one takes some 0.1 s: the lock lets the event loop do other work between two of them.
+        Creating a session takes about 0.1 s; the lock lets the event loop do other work between two sessions.
         """
         try:
             async with self.settings["creating"]:
                 if await self._has_session(self._token or ""):
                     super().open()
-        except (ProtocolError, LookupError, RuntimeError, TypeError, ValueError):  # Bokeh's, for what is not a token
+        except (ProtocolError, LookupError, RuntimeError, TypeError, ValueError):  # Bokeh's, for an invalid token
             self.close(UNREADABLE, "not a token of this dashboard")
 
     async def _has_session(self, token: str) -> bool:
@@ -131,7 +131,7 @@ class PageSocket(WSHandler):
 
 
 class PageServer(HTTPServer):
-    """HTTP server with at most MAX_CONNECTIONS connections beside the websockets; it closes any further one at once."""
+    """HTTP server with at most MAX_CONNECTIONS connections besides websockets; it closes any further one at once."""
 
     _open = 0
 
@@ -144,7 +144,7 @@ class PageServer(HTTPServer):
         super().handle_stream(stream, address)
 
     def on_close(self, server_conn: object) -> None:
-        """Count a connection that has ended, or has become a websocket."""
+        """Stop counting a connection that has ended or become a websocket."""
         self._open -= 1
         super().on_close(server_conn)
 
@@ -174,7 +174,7 @@ def application(open_page: Callable[[Document], Any], names: Sequence[str]) -> B
     own: list[Any] = [
         ("/", PageHandler, {"page": page, "sessions": sessions}),
         ("/ws", PageSocket, {"application_context": sessions, "bokeh_websocket_path": "/ws"}),
-        ("/autoload.js|/metadata", ErrorHandler, {"status_code": 404}),  # Bokeh's create a session for a GET
+        ("/autoload.js|/metadata", ErrorHandler, {"status_code": 404}),  # Bokeh's create a session for each GET
     ]
     app.add_handlers(".*", own)
     return app

@@ -1,10 +1,10 @@
 """Fetch the vectors for the dashboard's nearest words: from running servers, in pieces, or from a finished run.
 
 An observer connects to the shards one after the other and pulls their rows in pieces of a few mebibytes, without
-blocking the monitor's other work; their spectrum is flattened as in `vectors.npy`. N-grams, which join known words at
-the end of the run, are fitted before it for unseen words alone (`unseen`). Vectors are fetched on demand, if the last
-ones are older than FRESH_S; words do not change and are fetched once. A table above MAX_BYTES is refused. The search
-itself is in `common.model.neighbours`.
+blocking the monitor's other work. The vectors' spectrum is flattened as in `vectors.npy`. N-grams are mixed into known
+words only at the end of the run; before, they are fitted only for unseen words (`unseen`). Vectors are fetched on
+demand if the last ones are older than FRESH_S; words do not change and are fetched once. A table above MAX_BYTES is
+refused. The search itself is in `common.model.neighbours`.
 """
 
 import json
@@ -67,11 +67,11 @@ class RunLookup:
         """Do nothing: `refresh` reads the vectors at once."""
 
     def vectors_for(self, word: str) -> tuple[UnitVectors | None, float]:  # noqa: ARG002
-        """Return the vectors to look `word` up in, which never grow old."""
+        """Return the vectors in which to look up `word`; they never become outdated."""
         return self.vectors, math.inf
 
     def unseen_reason(self) -> str:
-        """Return "": an unseen word that is not composed has no known n-gram."""
+        """Return "", because an unseen word that cannot be composed has no known n-gram."""
         return ""
 
 
@@ -104,9 +104,9 @@ class ServerLookup:
         return None if self._fetching is None else self._done / max(self._total, 1)
 
     def refresh(self, now: float, word: str = "") -> None:
-        """Start to fetch the rows, unless they are being fetched or were fetched less than FRESH_S ago.
+        """Start fetching the rows, unless they are being fetched or were fetched less than FRESH_S ago.
 
-        If `word` is unseen, n-grams are then fitted to them.
+        If `word` is unseen, n-grams are fitted to the rows afterwards.
         """
         self._unseen.ask(word)
         if self._fetching is not None or (self.vectors is not None and now - self.fetched_at < FRESH_S):
@@ -123,7 +123,7 @@ class ServerLookup:
             self._end(str(error))
 
     def step(self) -> None:
-        """If a reply has arrived, process it and send the next request; fit n-grams if asked to; never waits."""
+        """Process a reply if one has arrived, and send the next request; fit n-grams if requested. Never waits."""
         if self._client is None or self._fetching is None:
             if self.vectors is not None:
                 self._unseen.step(self.vectors, self.fetched_at)
@@ -148,13 +148,13 @@ class ServerLookup:
         self._unseen.close()
 
     def vectors_for(self, word: str) -> tuple[UnitVectors | None, float]:
-        """Return the vectors to look `word` up in, with n-grams if it is unseen, and when they were fetched."""
+        """Return the vectors in which to look up `word`, with n-grams if it is unseen, and when they were fetched."""
         if self._unseen.vectors is None or self.vectors is None or self.vectors.find(word) is not None:
             return self.vectors, self.fetched_at
         return self._unseen.vectors, self._unseen.fetched_at
 
     def unseen_reason(self) -> str:
-        """Return why no unseen word is composed, or not yet; "" if one that is not composed has no known n-gram."""
+        """Return why unseen words cannot be composed, or not yet; "" if only unknown n-grams can prevent it."""
         return self._unseen.reason()
 
     def _end(self, error: str) -> None:
@@ -203,7 +203,7 @@ class ServerLookup:
             yield from self._fetch_words(first, last)
             yield from self._fetch_rows(first, last, layout, vectors)
             yield m.Leave(Ending.LEFT)
-        if options.spectrum != 1.0:  # as it is written to vectors.npy, so that cosines are those of `neighbours`
+        if options.spectrum != 1.0:  # as for vectors.npy, so that cosines are those of `glovewire neighbours`
             yield from flattened_in_pieces(vectors, options.spectrum)
             for start in range(0, len(vectors), PIECE_WORDS):
                 vectors[start : start + PIECE_WORDS] = unit_rows(vectors[start : start + PIECE_WORDS])

@@ -1,8 +1,8 @@
-// Runs in the browser when the page is ready: paints it light or dark, and handles its switches and the search form.
+// Runs in the browser when the page is ready: sets light or dark colours, and handles the switches and the search form.
 // The arguments are Bokeh models; see page.py.
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()
 
-// Colours and visibility are local to this browser: nothing of it is sent to the monitor.
+// Colours and visibility are local to this browser: none of this is sent to the monitor.
 const set = (models, values) => {
   for (const model of models) model.setv(values, {sync: false})
 }
@@ -36,7 +36,7 @@ by_id("neighbours").addEventListener("submit", (event) => {
   if (word) query.setv({value: `${++queries} ${word}`})
 })
 
-// A card with nothing to say is not shown.
+// An empty card is not shown.
 for (const [name, panel] of Object.entries(optional)) {
   const card = by_id(`card-${name}`)
   const show = () => { card.hidden = !panel.text }
@@ -44,7 +44,7 @@ for (const [name, panel] of Object.entries(optional)) {
   show()
 }
 
-// The name of the run, in the tab too; and words that are right for word vectors or for a dense model.
+// Shows the name of the run, in the tab too, and the wording for word vectors or for a dense model.
 const describe = () => {
   if (!about.value) return
   const {title, dense} = JSON.parse(about.value)

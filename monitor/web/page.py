@@ -24,10 +24,10 @@ PANELS_EVERY = 5
 WORKERS_EVERY = 20
 MAX_WORD = 100
 MAX_HEIGHT_PX = {"workers": 300, "shards": 300, "settings": 300, "neighbours": 380}
-"""Greatest height of some panels, which scroll beyond it, so that they stay beside the column of charts."""
+"""Largest height of some panels, which scroll beyond it, so that they fit beside the column of charts."""
 ALWAYS = ("status", "tiles", "workers", "neighbours")
 OPTIONAL = ("settings", "staleness", "hot_rows")
-"""Panels whose card is hidden while they have nothing to say."""
+"""Panels whose card is hidden while they are empty."""
 LIVE = (*ALWAYS, *OPTIONAL, "shards", "events")
 RECORDED = (*ALWAYS, "settings")
 
@@ -58,7 +58,7 @@ class Page:
         self._fill(document)
 
     def text(self, resources: Any, token: str, nonce: str) -> str:
-        """Return the HTML that shows any document of a Page with the same histories, by a session with `token`.
+        """Return the HTML that shows any document of a Page with the same histories, in a session with `token`.
 
         BokehJS finds the place of each root by its position in the document, so all documents share one text.
         """

@@ -19,7 +19,7 @@ from ..history.tables import shard_cells, shard_headings, worker_cells, worker_h
 MAX_ROWS = 64
 MAX_SHOWN_EVENTS = 40
 ALIKE = 0.9
-"""Rows whose pushes differ by less than this ratio are pushed alike: in block training every row is."""
+"""Rows whose push counts have at least this ratio count as pushed equally often, as all rows are in block training."""
 _STATES = ("training", "late", "lost", "left")
 _EVENT_CLASSES = {"failed": "bad", "lost": "bad", "finished": "good", "joined": "good"}
 
@@ -84,7 +84,7 @@ def tiles(history: RunHistory) -> str:
 
 
 def _progress(history: RunHistory) -> str:
-    """Return the tile of epochs, or of a dense model's steps; with a bar while the run is on its way to a known end."""
+    """Return the tile of epochs, or of a dense model's steps, with a bar while the run trains towards a known end."""
     assert history.loss is not None
     label = "steps" if history.is_dense else "epoch"
     done = f"{amount(history.loss.entries)} {history.unit} trained"
@@ -176,7 +176,7 @@ def staleness(history: RunHistory) -> str:
 
 
 def hot_rows(history: RunHistory, vectors: UnitVectors | None) -> str:
-    """Return a bar for each of the most-pushed rows, with the row's word if it is known; "" if all are pushed alike."""
+    """Return a bar for each of the most-pushed rows, with its word if known; "" for equal counts or a dense model."""
     found = history.hot_rows
     most = max((count for _, count in found), default=0)
     if history.is_dense or most * ALIKE <= min((count for _, count in found), default=0):

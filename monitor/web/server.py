@@ -93,7 +93,7 @@ def _server(
 
     settings.resources = "server"
     for name in ("bokeh", "tornado.access"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what a browser does wrong is not worth a line
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # a browser's mistakes are not worth logging
 
     app = handlers.application(open_page, [host, *names])
     try:
@@ -114,4 +114,4 @@ def _server(
         yield server, bound
     finally:
         server.stop()
-        gc.freeze()  # many documents would take the interpreter seconds at its exit
+        gc.freeze()  # collecting many documents would take the interpreter seconds at exit

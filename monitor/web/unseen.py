@@ -1,8 +1,8 @@
 """Fit n-grams to the vectors of a running training, so that the dashboard finds the neighbours of unseen words.
 
-The fit is that of the end of a run, in one thread beside the monitor's work. It begins when an unseen word has been
-asked for, and again for vectors that are REFIT_S newer. Of vectors of MAX_BYTES it takes about 800 MB and ten seconds
-of one core, of 32,000 words 150 MB and one second.
+The fit is the same as at the end of a run; it runs in one thread alongside the monitor. It begins when an unseen word
+has been requested, and is repeated for vectors that are REFIT_S newer. For vectors of MAX_BYTES it takes about 800 MB
+and ten seconds of one core, for 32,000 words 150 MB and one second.
 """
 
 import threading
@@ -41,7 +41,7 @@ class UnseenWords:
         self.fetched_at, self._problem = 0.0, ""
 
     def ask(self, word: str) -> None:
-        """Fit n-grams at the next `step` for whose vectors `word` is unseen."""
+        """Request a fit at the next `step` whose vectors lack `word`."""
         if len(self._asked) < MAX_ASKED:
             self._asked.add(word)
 
@@ -65,11 +65,11 @@ class UnseenWords:
             self._running = self._thread.submit(self._fit, vectors, fetched_at)
 
     def reason(self) -> str:
-        """Return why no vector of an unseen word is composed, or none yet; "" if its n-grams are unknown, too."""
+        """Return why no vector of an unseen word can be composed, or not yet; "" if only its n-grams are unknown."""
         return self._problem if self.vectors is None else ""
 
     def close(self) -> None:
-        """End a fit soon, without its result; may be called twice."""
+        """Cancel a fit, which ends soon without a result; may be called twice."""
         self._closed.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
