@@ -1,7 +1,7 @@
 """Attack a run in every way that its protocol, ports and source suggest: one function per attack, and the table.
 
-An attack gets a `Target` and lasts until the run is over or it has done its worst; it returns what did not hold beyond
-the promises that `hostile.py` checks for every attack.
+An attack gets a `Target` and lasts until the run is over or the attack is complete. It returns broken promises other
+than those that `hostile.py` checks for every attack.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ FAR = 1 << 62
 
 @dataclass
 class Target:
-    """What an attacker knows of a run; `over` is set when the run has ended, `ready` by the attacker once it is at it.
+    """What an attacker knows about a run. `over` is set when the run ends, `ready` by the attacker once it is at work.
 
-    `bounds` are those of the partitions, `width` the floats of a row. `page` is the dashboard's (host, port) and
-    `watcher` its process; `metrics` the port of Prometheus.
+    `bounds` are those of the partitions, `width` is the number of floats in a row. `page` is the dashboard's (host,
+    port), `watcher` the id of its process, `metrics` the port for Prometheus.
     """
 
     addresses: list[str]
@@ -73,7 +73,7 @@ class Target:
         return not self.over.is_set() and time.monotonic() < self.began + ATTACK_S
 
     def wait(self, seconds: float = ATTACK_S) -> bool:
-        """Wait at most so long for the run to end; return whether the attack should continue."""
+        """Wait at most `seconds` for the run to end; return whether the attack should continue."""
         self.over.wait(max(0.0, min(seconds, self.began + ATTACK_S - time.monotonic())))
         return self.lasts()
 
@@ -85,12 +85,12 @@ class Target:
 
 @dataclass(frozen=True)
 class Attack:
-    """One attack: `who` makes it, `play` does it, on a run with the given `stage`.
+    """One attack: `who` makes it, `play` carries it out, on a run with the given `stage`.
 
-    `before`: it begins before the honest workers come. `kill`: one honest worker is killed meanwhile and replaced, as
-    it is in the undisturbed run.
-    `connections`: how many it holds, each of which costs memory. `withdrawn`: why same bytes and the time of the run
-    are not promised; "" where they are.
+    `before`: it begins before the honest workers join. `kill`: one honest worker is killed meanwhile and replaced, as
+    in the undisturbed run.
+    `connections`: how many connections it holds, each of which costs memory. `withdrawn`: why the same bytes and the
+    time of the run are not promised; "" if they are.
     """
 
     name: str
@@ -105,35 +105,35 @@ class Attack:
 
     @property
     def setting(self) -> tuple[str, bool]:
-        """Return the stage, and whether a worker is killed: what the undisturbed run has in common with this one."""
+        """Return the stage, and whether a worker is killed: both are the same in the undisturbed run."""
         return self.stage, self.kill
 
 
 STRANGER, FLOOD, MONITOR, WORKER, INSIDER = "stranger", "flood", "monitor", "worker", "insider"
 
 
-# ---- a peer that says what it likes
+# ---- peers that may send anything
 
 
 class Peer:
-    """One connection to a shard; it may say anything, in any order."""
+    """One connection to a shard, which may send any message in any order."""
 
     def __init__(self, context: sockets.Context, address: str) -> None:
         self.socket = context.dealer(address)
         self._number = 0
 
     def say(self, message: m.Message) -> int:
-        """Send a message, if the queue has room; return its number."""
+        """Send a message if the queue has room; return its number."""
         self._number += 1
         sockets.send_if_room(self.socket, [b"", *wire.encode(self._number, message)])
         return self._number
 
     def ask(self, message: m.Message, seconds: float = ANSWER_S) -> m.Message | None:
-        """Return the reply to a message, None if there is none in time."""
+        """Return the reply to a message, None if none arrives in time."""
         return self.answer(self.say(message), seconds)
 
     def answer(self, number: int, seconds: float = ANSWER_S) -> m.Message | None:
-        """Return the reply to a request, None if there is none in time."""
+        """Return the reply to a request, None if none arrives in time."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if not self.socket.poll(int(1e3 * left)):
@@ -158,7 +158,7 @@ class Peer:
 
 
 class DeafPeer:
-    """A connection that speaks and never reads; its ends of the network's buffers are small."""
+    """A connection that sends but never reads, with small network buffers at its end."""
 
     def __init__(self, address: str) -> None:
         self.socket = socket.socket()
@@ -188,7 +188,7 @@ def framed(number: int, message: m.Message) -> bytes:
 
 @contextlib.contextmanager
 def deaf_observers(target: Target, count: int) -> Iterator[list[DeafPeer]]:
-    """Open so many sessions on connections that are never read."""
+    """Open `count` sessions on connections that are never read."""
     found = []
     with contextlib.ExitStack() as stack:
         for number in range(count):
@@ -202,19 +202,19 @@ def deaf_observers(target: Target, count: int) -> Iterator[list[DeafPeer]]:
 
 @contextlib.contextmanager
 def peers(target: Target, count: int = 1, key: str = "", shard: int = 0) -> Iterator[list[Peer]]:
-    """Connect so many peers to a shard, with the key of that client."""
+    """Connect `count` peers to a shard, with the key of client `key`, if any."""
     with sockets.Context(target.key(key) if key else None) as context:
         yield [Peer(context, target.addresses[shard]) for _ in range(count)]
 
 
 def observers(target: Target, count: int) -> Any:
-    """Connect so many peers that have sessions as observers."""
+    """Connect `count` peers that have sessions as observers."""
     return sessions(target, count, "observer")
 
 
 @contextlib.contextmanager
 def sessions(target: Target, count: int, role: str, shard: int = 0) -> Iterator[list[Peer]]:
-    """Connect so many peers that ask for sessions, whether they get them or not."""
+    """Connect `count` peers that ask for sessions, whether they get them or not."""
     with peers(target, count, shard=shard) as found:
         for number, peer in enumerate(found):
             peer.say(m.Hello(role, f"mallory-{number}", number + 1, target.checksum if role == "worker" else ""))
@@ -239,7 +239,7 @@ def push(target: Target, sequence: int, partition: int, version: int, lease: int
 
 
 def push_of(values: Array, sequence: int, **fields: Any) -> m.Push:
-    """Return a push of these values, by default an assignment of rows from 0 on."""
+    """Return a push of these values, by default an assignment of rows starting at 0."""
     usual = {"table": "rows", "operation": "assign", "first": 0, "last": len(values), "version": 0, "lease": -1}
     return m.Push(values=values, sequence=sequence, **{**usual, "rate": 0.0, **fields})
 
@@ -270,7 +270,7 @@ def endless(target: Target, step: Callable[[int], object], pause_s: float = 0.0,
 
 
 def too_few(held: int, promised: int) -> list[str]:
-    """Return a complaint unless as many connections were held as an attack's name promises."""
+    """Return a complaint if fewer connections were held than an attack's name promises."""
     return [] if held >= promised else [f"(the attack held only {held} of {promised} connections)"]
 
 
@@ -282,7 +282,7 @@ def connect(address: str) -> socket.socket:
 def holds_connections(
     target: Target, count: int, speak: Callable[[socket.socket], None], *, stream: bool = True
 ) -> list[str]:
-    """Keep so many connections that say what `speak` does and no more, some to the `stream`; replace those cut."""
+    """Keep `count` connections on which only `speak` sends, some of them to the stream; replace those that are cut."""
     held: deque[socket.socket] = deque()
     most = 0
     with contextlib.ExitStack() as stack:
@@ -349,7 +349,7 @@ def foreign_protocols(target: Target) -> None:
 
 
 def wrong_keys(target: Target) -> None:
-    """Knock with 150 keys that are on no list, again and again."""
+    """Connect with 150 keys that are not on the allow-list, repeatedly."""
     known = target.key("monitor")
     assert known is not None
     while target.lasts():
@@ -362,7 +362,7 @@ def wrong_keys(target: Target) -> None:
 
 
 def without_keys(target: Target) -> None:
-    """Speak the protocol in the clear to a server that has keys."""
+    """Speak the protocol unencrypted to a server that has keys."""
     with peers(target, 50) as found:
         for peer in found:
             peer.say(m.Finish(Ending.ASKED))
@@ -380,7 +380,7 @@ def malformed_messages(target: Target) -> None:
 
 
 def hostile_refusals(target: Target) -> None:
-    """Ask for what is refused with the asker's own words, half a surrogate pair among them."""
+    """Send requests whose refusals quote the sender's own words, half a surrogate pair among them."""
     words = ["w", "\ud800", "\x00\x1b[2J", "\u202e" * 600, "é" * 5000, "<f4\n"]
     specs = [json.dumps([[a, [1], b, True]]) for a, b in itertools.product(words, words)]
     with observers(target, 1) as (peer,):
@@ -408,7 +408,7 @@ def half_messages(target: Target) -> None:
 
 
 def endless_message(target: Target) -> None:
-    """Send one message of ever more frames."""
+    """Send one message that consists of more and more frames."""
     piece = strangers.frame(bytes(1 << 20), more=True)
     with contextlib.suppress(OSError), connect(target.addresses[0]) as plain:
         strangers.shake_hands(plain)
@@ -441,7 +441,7 @@ def unread_queries(target: Target) -> None:
 
 
 def hello_storm(target: Target) -> None:
-    """Say hello 10,000 times under ever new names."""
+    """Send Hello 10,000 times, each time under a new name."""
     with peers(target, 4) as found:
 
         def hello(number: int) -> None:
@@ -453,7 +453,7 @@ def hello_storm(target: Target) -> None:
 
 
 def full_house(target: Target) -> list[str]:
-    """Take every session that there is, and keep them, before the workers come."""
+    """Take and keep every available session before the workers join."""
     with deaf_observers(target, 1100) as found:
         beat = framed(99, m.Heartbeat())
         while target.wait(0.2):
@@ -463,7 +463,7 @@ def full_house(target: Target) -> list[str]:
 
 
 def squatted_names(target: Target) -> None:
-    """Take the names of the workers before they come."""
+    """Take the names of the workers before they join."""
     with peers(target, 2) as found:
         for peer, name in zip(found, HONEST, strict=True):
             peer.hello(target, name)
@@ -475,7 +475,7 @@ def squatted_names(target: Target) -> None:
 
 
 def stolen_names(target: Target, role: str = "observer", key: str = "") -> None:
-    """Say hello under the names of the workers, again and again."""
+    """Send Hello under the names of the workers, repeatedly."""
     with peers(target, 2, key) as found:
 
         def steal(number: int) -> None:
@@ -505,7 +505,7 @@ def unread_stream(target: Target) -> None:
 
 
 def waiting_pulls(target: Target) -> None:
-    """Let 4,096 pulls of 16 sessions wait for versions to come."""
+    """Let 4,096 pulls of 16 sessions wait for future versions."""
     with observers(target, 16) as found:
 
         def wait(number: int) -> None:
@@ -519,7 +519,7 @@ def waiting_pulls(target: Target) -> None:
 
 
 def waiting_tensors(target: Target) -> None:
-    """Let 4,096 pulls of 16 sessions wait for an update that never comes, and look at each update."""
+    """Let 4,096 pulls of 16 sessions wait for an update that never comes, so that each update must check them."""
     with observers(target, 16) as found:
 
         def wait(number: int) -> None:
@@ -535,7 +535,7 @@ def unread_rows(target: Target) -> None:
 
 
 def unread_rows_by_key(target: Target) -> None:
-    """The same on 12 connections with the key of a monitor; a reply or two of each wait at the attacker."""
+    """Do the same as `unread_rows` on 12 connections with a monitor's key; each keeps a reply or two unread."""
     keys = target.key("monitor")
     assert keys is not None
     with zmq.Context() as context:
@@ -583,7 +583,7 @@ def checkpoint_storm(target: Target) -> None:
 
 
 def far_checkpoints(target: Target) -> None:
-    """Ask for checkpoints of the last rounds only, which use up all that may be unwritten."""
+    """Ask for checkpoints of the last rounds only, which use up the number of unwritten checkpoints allowed."""
     with observers(target, 1) as (peer,):
         for back in range(1, 5):
             peer.say(m.Checkpoint(target.rounds - back))
@@ -612,7 +612,7 @@ def big_creates(target: Target) -> None:
 
 
 def empty_model(target: Target) -> None:
-    """Declare a model without tensors before the workers come."""
+    """Declare a model without tensors before the workers join."""
     with sessions(target, 1, "worker") as (peer,):
         peer.ask(m.Create(np.frombuffer(b"[]", np.uint8)))
         peer.ask(m.Leave(Ending.LEFT))
@@ -620,7 +620,7 @@ def empty_model(target: Target) -> None:
 
 
 def huge_model(target: Target) -> None:
-    """Declare fixed tensors of 2 GiB before the workers come, and leave."""
+    """Declare fixed tensors of 2 GiB before the workers join, and leave."""
     spec = json.dumps([["w", [1], "<f4", True], ["f", [1 << 28], "<f4", False]]).encode()
     with sessions(target, 1, "worker") as (peer,):
         peer.ask(m.Create(np.frombuffer(spec, np.uint8)))
@@ -671,7 +671,7 @@ def worker_overreaches(target: Target) -> list[str]:
 
 
 def leases(peer: Peer, count: int, first: int = 1, seconds: float = 1.0) -> list[m.Granted]:
-    """Ask for so many leases; return those that were granted."""
+    """Ask for `count` leases; return those that were granted."""
     numbers = [peer.say(m.Lease(first + n)) for n in range(count)]
     found = [peer.answer(number, seconds) for number in numbers[:1]]
     found += [peer.answer(number, 0.1) for number in numbers[1:]]
@@ -690,7 +690,7 @@ def reports_without_pushes(target: Target) -> None:
 
 
 def beats_only(target: Target) -> None:
-    """Lease as many strips as it can, and then only beat."""
+    """Lease as many strips as possible, and then send only heartbeats."""
     with sessions(target, 1, "worker") as (peer,):
         leases(peer, 8)
         while target.wait(0.3):
@@ -699,7 +699,7 @@ def beats_only(target: Target) -> None:
 
 
 def hoards_leases(target: Target) -> None:
-    """Let 64 leases wait in each of four sessions, and only beat once they are granted."""
+    """Let 64 leases wait in each of four sessions, and send only heartbeats once they are granted."""
     with sessions(target, 4, "worker") as found:
         for peer in found:
             for ticket in range(1, 65):
@@ -711,7 +711,7 @@ def hoards_leases(target: Target) -> None:
 
 
 def lease_churn(target: Target) -> None:
-    """Join, lease as many strips as it can and leave, as fast as possible, under ever new names."""
+    """Join, lease as many strips as possible and leave, as fast as possible, each time under a new name."""
     with peers(target, 2) as found:
 
         def churn(number: int) -> None:
@@ -733,7 +733,7 @@ def pushes_without_lease(target: Target, shard: int = 0) -> None:
 
 
 def pushes_at_another_shard(target: Target) -> None:
-    """The same at shard 1, which grants no leases."""
+    """Do the same as `pushes_without_lease` at shard 1, which grants no leases."""
     pushes_without_lease(target, shard=1)
 
 
@@ -761,7 +761,7 @@ def far_low_water(target: Target) -> None:
 
 
 def false_reports(target: Target) -> None:
-    """Report figures that are possible but absurd, for leases of its own and of others."""
+    """Report figures that are possible but absurd, for the attacker's own leases and those of others."""
     with sessions(target, 1, "worker") as (peer,):
         granted = leases(peer, 2)
         for number in range(1, 200):
@@ -804,7 +804,7 @@ def waiting_sync_pulls(target: Target) -> None:
 
 
 def never_steps(target: Target) -> None:
-    """In synchronous minibatches, join and only beat."""
+    """In synchronous minibatches, join and send only heartbeats."""
     with sessions(target, 1, "worker") as (peer,):
         while target.wait(0.3):
             peer.say(m.Heartbeat())
@@ -812,7 +812,7 @@ def never_steps(target: Target) -> None:
 
 
 def never_fills(target: Target) -> None:
-    """Declare the workers' own model before they come, never bring its values, and only beat."""
+    """Declare the workers' own model before they join, never send its values, and send only heartbeats."""
     spec = json.dumps([["w", [DENSE_ROWS * 256], "<f4", True], ["f", [7], "<i8", False]]).encode()
     with sessions(target, 1, "worker") as (peer,):
         peer.ask(m.Create(np.frombuffer(spec, np.uint8)))
@@ -837,7 +837,7 @@ def heaped_gradients(target: Target) -> None:
 
 
 def page_requests(target: Target, count: int = 1000, at_once: int = 50) -> list[str]:
-    """Request the page so many times; all must be answered, memory stay flat, and SIGTERM end the dashboard."""
+    """Request the page `count` times: all must be answered, memory must stay flat, SIGTERM must end the dashboard."""
     assert target.page is not None
     watcher = psutil.Process(target.watcher)
     before = watcher.memory_full_info().uss
@@ -881,7 +881,7 @@ def status(page: tuple[str, int] | None, headers: dict[str, str] | None = None, 
 
 
 def ends_by_signal(process: psutil.Process, seconds: float = 2.0) -> list[str]:
-    """SIGTERM must end a process within so many seconds."""
+    """Return a complaint unless SIGTERM ends a process within `seconds`."""
     process.terminate()
     deadline = time.monotonic() + seconds
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -898,7 +898,7 @@ def page_burst(target: Target) -> list[str]:
 
 
 def rebinding(target: Target) -> list[str]:
-    """Come under a foreign name, as a rebound page does, to the page, to its data and to its WebSocket."""
+    """Request the page, its data and its WebSocket under a foreign host name, as a rebound page does."""
     foreign = (
         {"Host": f"evil.example:{target.page[1]}", "Origin": f"http://evil.example:{target.page[1]}"}
         if target.page

@@ -54,7 +54,7 @@ def measure(dataset: str, rounds: int, seconds: float) -> dict[str, Any]:
         client = stack.enter_context(RequestClient([address], "bench"))
         client.connect("observer")
         wait_until(lambda: server_status(client)["entries"] > 0, "training")
-        window(client, run, seconds, writing=True)  # the first one warms up and does not count
+        window(client, run, seconds, writing=True)  # a warm-up, which does not count
         rates: dict[bool, list[float]] = {False: [], True: []}
         written = 0
         for number in range(rounds):

@@ -79,7 +79,7 @@ def server_status(client: RequestClient) -> dict[str, Any]:
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = START_S) -> None:
-    """Poll until `condition` holds; AssertionError that names it after `seconds`."""
+    """Poll until `condition` is true; after `seconds`, raise AssertionError with `what`."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited too long for {what}"

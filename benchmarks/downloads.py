@@ -1,11 +1,11 @@
-"""Compare training on machines that share no folder with training from one, in network namespaces.
+"""Compare training on machines that share no folder with training from a shared folder, in network namespaces.
 
     python benchmarks/downloads.py DATASET [--workers 3] [--servers 2] [--epochs 16] [--times 3] [-- OPTIONS]
 
-Needs root and iproute2. Every process has a network address of its own. `apart`: shards with peers, and workers without
-a dataset, each with an empty cache. `shared`: all have the same folders. `downloaded` are the bytes of entries that the
-workers say they have downloaded, `cached` those of all files in their caches, `received` what the interfaces of their
-machines have received, rows and the headers of TCP included. Speed is that from the second epoch on. The two kinds
+Needs root and iproute2. Every process has its own network address. `apart`: shards with peers, and workers without a
+dataset, each with an empty cache. `shared`: all have the same folders. `downloaded` is the number of bytes of entries
+that the workers report as downloaded, `cached` that of all files in their caches, `received` that at the network
+interfaces of their machines, rows and TCP headers included. Speed is measured from the second epoch on. The two kinds
 train in turns.
 """
 

@@ -26,7 +26,7 @@ from stage import MODES, Cell, Role
 EXCLUSIVE = "blocks/exclusive"
 RATES = {Fault.DROP: (0.01, 0.2, 0.4)}
 SHORT = {0.4: 1}
-"""Epochs at rates at which every second message must be retransmitted."""
+"""Epochs for each rate at which every second message must be retransmitted."""
 
 
 def main() -> int:

@@ -86,7 +86,7 @@ def measure(path: Path, workers: int, seconds: float, rows: int, window: int) ->
 def figures(
     table: int, before: int, memory: list[int], done: list[int], seconds: float, push: int, counters: dict[str, int]
 ) -> dict[str, Any]:
-    """Return the figures and whether they keep the promise; sizes in megabytes of a million bytes."""
+    """Return the figures and whether they keep the promise; sizes in MB (a million bytes)."""
     bound = 1.5 * table + 150e6
     median = statistics.median(done)
     return {
@@ -135,7 +135,7 @@ def push_without_end(
 
 
 def never_read(address: str, dataset: Dataset) -> None:
-    """Request rows again and again, and never read a reply."""
+    """Request rows repeatedly, and never read a reply."""
     with sockets.Context() as context:
         dealer = context.dealer(address)
         sockets.send(dealer, [b"", *wire.encode(1, m.Hello("worker", "never-read", 1, dataset.checksum))])
@@ -156,7 +156,7 @@ def table_width(address: str) -> int:
 
 
 def status_of(address: str) -> dict[str, Any]:
-    """Return the server's status, by a connection of its own."""
+    """Return the server's status, through a connection of its own."""
     with RequestClient([address], "observer") as client:
         return server_status(client)
 

@@ -1,14 +1,13 @@
-"""Play every attack that one peer can make on a run, and compare what becomes of the run with what was promised.
+"""Play every attack that one peer can make on a run, and compare the outcome with what is promised.
 
     PYTHONPATH=.:tests/support python benchmarks/hostile.py [--only "waiting pulls"] [--out hostile.json]
 
-A run is a server, or two, and two honest workers on loopback, with a simulated latency that leaves both cores time for
-the attacker (`attacks.py` has the attacks, and who can make them). Promised is: the same bytes as without the attacker;
+A run is one or two servers and two honest workers on loopback, with a simulated latency that leaves both cores time for
+the attacker (`attacks.py` has the attacks, and who can make them). Promises: the same bytes as without the attacker;
 memory of each server within 1.5 times its rows plus 150 MB, and 64 kB for each connection (anonymous pages, sampled);
-at most twice the time; workers and server end well; the log and the run folder stay small. N-grams, which are fitted
-when the training is over, are left out: their memory has a bound of its own (docs/objectives.md). Takes about 17
-minutes on 2 idle cores. Prints a row of a table per attack, then one JSON object; exit status 1 if a promise does not
-hold.
+at most twice the time; workers and servers end successfully; the log and the run folder stay small. N-grams, which are
+fitted after training, are left out: their memory has its own bound (docs/objectives.md). Takes about 17 minutes on 2
+idle cores. Prints one table row per attack, then one JSON object; exit status 1 if a promise is broken.
 """
 
 from __future__ import annotations
@@ -47,10 +46,10 @@ STEPS = 400
 LEASE_S, LATENCY = 2.0, "40ms"
 FIXED_BYTES, TABLES, CONNECTION_BYTES = 150e6, 1.5, 64e3
 SLOWER, GRACE_S = 2.0, 1.5
-"""A run may take SLOWER times as long and GRACE_S: what one start takes longer than another on a busy machine."""
+"""A run may take SLOWER times as long plus GRACE_S, by which one start may be slower than another on a busy machine."""
 GIVE_UP = 4
 REPEAT_AFTER = 10
-"""Attacks on one stage, after which it is played undisturbed again: other load on the machine may have changed."""
+"""Attacks on a stage before it is played undisturbed again, because other load on the machine may have changed."""
 MAX_LOG_LINES = 400
 SAMPLE_S = 0.05
 CLIENTS = {"w0": "worker", "w1": "worker", "carl": "worker", "monitor": "monitor"}
@@ -58,7 +57,7 @@ CLIENTS = {"w0": "worker", "w1": "worker", "carl": "worker", "monitor": "monitor
 
 @dataclass
 class Played:
-    """What became of one run; sizes in bytes. `broken` names the promises that did not hold."""
+    """Outcome of one run; sizes in bytes. `broken` names the broken promises."""
 
     name: str
     who: str = ""
@@ -118,7 +117,7 @@ def make_data(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Stage:
-    """How a run is set up: options of its servers, and what else runs beside it."""
+    """How a run is set up: options of its servers, and what else runs alongside it."""
 
     options: Sequence[object] = ()
     shards: int = 1
@@ -144,14 +143,14 @@ STAGES = {
 
 
 def bound(stage: str, connections: int = 0) -> float:
-    """Return how much memory a server of this stage may take, with so many connections of an attacker."""
+    """Return how much memory a server of this stage may take while an attacker holds `connections`."""
     rows = DENSE_ROWS if STAGES[stage].dense else WORDS // STAGES[stage].shards
     table = TABLES * rows * 4 * (256 if STAGES[stage].dense else row_width())
     return FIXED_BYTES + table + connections * CONNECTION_BYTES
 
 
 def row_width() -> int:
-    """Return the floats of a row of word vectors."""
+    """Return the number of floats in a row of word vectors."""
     return RowLayout.of(TrainingOptions(dim=DIM)).width
 
 
@@ -180,7 +179,7 @@ def play_all(folder: Path, chosen: Sequence[Attack]) -> Iterator[Played]:
 
 
 def give_up_s(undisturbed: Sequence[Played]) -> float:
-    """Return when a run that has not ended counts as one that never will."""
+    """Return the seconds after which an unfinished run counts as one that never ends."""
     return GIVE_UP * median(each.seconds for each in undisturbed) + 8 * LEASE_S
 
 
@@ -194,7 +193,7 @@ def print_row(found: Played, attack: Attack, undisturbed: Sequence[Played]) -> N
 
 
 def judge(found: Played, attack: Attack, undisturbed: Sequence[Played]) -> None:
-    """Add the promises that did not hold."""
+    """Add the broken promises to `found`."""
     broken = found.broken
     usual = median(each.seconds for each in undisturbed)
     if not found.result:
@@ -214,7 +213,7 @@ def judge(found: Played, attack: Attack, undisturbed: Sequence[Played]) -> None:
 def play(
     folder: Path, run: str, setting: tuple[str, bool], attack: Attack | None = None, limit_s: float = 600.0
 ) -> Played:
-    """Play one attack, or none, in a setting (`Attack.setting`); return what became of the run."""
+    """Play one attack, or none, in a setting (`Attack.setting`); return the outcome of the run."""
     stage, kill = setting
     how, found = STAGES[stage], Played(attack.name if attack else "", attack.who if attack else "")
     found.item = attack.item if attack else 0
@@ -284,7 +283,7 @@ def start_servers(flow: Flow, run: str, how: Stage, keys: Path | None) -> list[R
 
 
 def add_ports(flow: Flow, target: Target, server: Running, how: Stage) -> None:
-    """Start the dashboard and find the port of Prometheus, where the stage has them."""
+    """Start the dashboard and find the port for Prometheus, if the stage has them."""
     if how.page:
         watcher = flow.start("monitor", target.stream, "--web", "0")
         watcher.says("dashboard http://")
@@ -344,7 +343,7 @@ def anonymous_bytes(pid: int) -> int:
 
 @contextmanager
 def attacker(target: Target, attack: Attack | None, found: Played) -> Iterator[Callable[[], None]]:
-    """Run the attack in a process of its own, which the yielded function starts; end it at the end."""
+    """Run the attack in its own process, which the yielded function starts; end it with the block."""
     process: Any = None
     receiver, sender = multiprocessing.Pipe(duplex=False)
 
@@ -363,7 +362,7 @@ def attacker(target: Target, attack: Attack | None, found: Played) -> Iterator[C
         target.over.set()
         if process is not None:
             process.join(60.0 if attack is not None and STAGES[attack.stage].page else 5.0)
-            if receiver.poll():  # otherwise it still waits for a server that is gone
+            if receiver.poll():  # otherwise it still waits for a server that has ended
                 found.broken += receiver.recv()
             if process.is_alive():
                 process.kill()
@@ -371,7 +370,7 @@ def attacker(target: Target, attack: Attack | None, found: Played) -> Iterator[C
 
 
 def attack_run(attack: Attack, target: Target, sender: Any) -> None:
-    """Play the attack at low priority, with as many files as may be open; send what it says did not hold."""
+    """Play the attack at low priority, with the open-file limit raised; send the broken promises that it returns."""
     os.nice(10)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -385,7 +384,7 @@ def attack_run(attack: Attack, target: Target, sender: Any) -> None:
 
 
 def conclude(flow: Flow, run: str, servers: Sequence[Running], workers: Honest, found: Played) -> None:
-    """Note how all processes ended, and what the run left."""
+    """Record how all processes ended, and the files that the run left."""
     for process in [*servers, *workers.running.values()]:
         deadline = time.monotonic() + 5.0
         while process.running and time.monotonic() < deadline:

@@ -3,9 +3,9 @@
     PYTHONPATH=.:tests/support python benchmarks/kills.py [--kills 50] [--seed 0] [--epochs 5100]
     PYTHONPATH=.:tests/support python benchmarks/kills.py --dataset data/wiki --kills 20 --epochs 24 -- --dim 64
 
-Each run has two shards and three workers. In the disturbed one a process (server or worker, drawn from the seed) is
-killed by SIGKILL in every fiftieth of the run. Prints one line per kill and one JSON object at the end; exit status 1
-if the bytes differ, a run fails, or the disturbed run is not over within `--deadline`.
+Each run has two shards and three workers. In the disturbed one, SIGKILL kills a process (server or worker, drawn from
+the seed) in every fiftieth of the run. Prints one line per kill and one JSON object at the end; exit status 1 if the
+bytes differ, a run fails, or the disturbed run is not over within `--deadline`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/links.py DATASET [--times 5] [--epochs 16] [--link NAME COMMAND ...] [-- SERVER OPTIONS]
 
-A kind of link is a NAME and a COMMAND that is run on every machine; by default `slow`, which adds 20 ms of delay, 5 ms
+A kind of link is a NAME and a COMMAND to run on every machine. The default is `slow`, which adds 20 ms of delay, 5 ms
 of jitter and 1 % loss to outgoing packets with netem. If the kernel has no netem, give `--link` a program that delays
 the packets of NFQUEUE 0 and prints a line when it is ready. The programs are ended after each training.
 """
@@ -75,7 +75,7 @@ def ratios(rates: dict[str, list[float]]) -> dict[str, dict[str, float]]:
 
 @contextmanager
 def impaired(count: int, command: str, buffer_bytes: int) -> Iterator[None]:
-    """Run `command` on every machine, with connection buffers of `buffer_bytes`, while the context lasts."""
+    """Run `command` on every machine, with connection buffers of `buffer_bytes`, during the block."""
     running = []
     try:
         for machine in range(1, count + 1):

@@ -91,7 +91,7 @@ def train(
 
 @contextmanager
 def machines(count: int, *rate: str) -> Iterator[None]:
-    """Set up `count` machines with links of a rate, or unlimited ones, while the context lasts."""
+    """Set up `count` machines with links of a given rate, or unlimited ones, during the block."""
     links("up", str(count), *rate)
     try:
         yield

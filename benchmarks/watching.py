@@ -1,4 +1,4 @@
-"""Measure the cost of being watched: training with 0, 1 and 20 subscribers, a dashboard of fifty workers, a crowd.
+"""Measure the cost of monitoring: training with 0, 1 and 20 subscribers, a dashboard of fifty workers, many requests.
 
     python benchmarks/watching.py subscribers DATASET     one training, its speed compared window by window
     python benchmarks/watching.py page DATASET            fifty workers that report ten times a second, and a browser
@@ -42,7 +42,7 @@ WORKERS, REPORTS_PER_SECOND, PAGE_S = 50, 10, 20.0
 
 
 def subscribers(dataset: str) -> dict[str, Any]:
-    """Return entries per second for each number of subscribers, and ratios to none in the same round."""
+    """Return entries per second for each number of subscribers, and ratios to no subscribers in the same round."""
     with ExitStack() as stack:
         out = stack.enter_context(tempfile.TemporaryDirectory())
         _, address, stream = stack.enter_context(server(dataset, f"{out}/run"))
@@ -84,7 +84,7 @@ def window(client: RequestClient, stream: str, count: int) -> float:
 
 
 def listen(stream: str, count: int, over: threading.Event) -> None:
-    """Hold `count` subscriptions and read their messages until `over` is set."""
+    """Keep `count` subscriptions and read their messages until `over` is set."""
     with sockets.Context() as context:
         subscriptions = [context.subscriber(stream) for _ in range(count)]
         while not over.wait(0.05):
@@ -94,7 +94,7 @@ def listen(stream: str, count: int, over: threading.Event) -> None:
 
 
 def subscriber(stream: str) -> None:
-    """Subscribe in this process, which the caller stops."""
+    """Subscribe in this process, which the caller stops (SIGSTOP)."""
     with sockets.Context() as context:
         subscription = context.subscriber(stream)
         assert subscription.poll(int(1e3 * START_S)), stream

@@ -1,4 +1,4 @@
-"""Write the tokens that preprocessing counts as text: for programs that read tokens, and to compare with NLTK."""
+"""Write the tokens that preprocessing counts as text, for programs that read tokens and for comparison with NLTK."""
 
 from glovewire.preprocess.config import PreprocessConfig
 from glovewire.preprocess.corpus.sources import Selection, find_corpus
@@ -21,7 +21,7 @@ def write_tokens(config: PreprocessConfig) -> None:
 
 
 def _words_by_number(segment: Segment) -> list[str]:
-    """The words of a segment; number 0 ends a line."""
+    """Return the words of a segment by number; number 0 ends a line."""
     words, found = segment.words(), ["\n"] * segment.size
     text, bounds = words.data.tobytes(), words.bounds.tolist()
     for number, start, stop in zip(words.numbers.tolist(), bounds, bounds[1:], strict=False):

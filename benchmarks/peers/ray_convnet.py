@@ -2,11 +2,11 @@
 
     python benchmarks/peers/ray_convnet.py [--workers 2] [--batch 128] [--seconds 5] [--repeats 3] [--shards 1]
 
-One actor holds the model and takes the steps, the others compute gradients; weights and gradients travel through Ray's
-object store. `ray` draws batches from memory on a core per worker, as Glovewire's side does. `ray example` works as the
+One actor has the model and makes the steps, the others compute gradients; weights and gradients are sent through Ray's
+object store. `ray` draws batches from memory on a core per worker, like Glovewire's side. `ray example` works like the
 example: a DataLoader prepares each image when it is drawn, and the system chooses the cores. Prints one JSON object in
 the form of `bench dense`, with `ratio`: updates per second of Glovewire relative to each peer, and processor time of a
-peer relative to Glovewire without that of the gradients. Needs the extras `ray` and `torch`.
+peer relative to Glovewire, both without that of the gradients. Needs the extras `ray` and `torch`.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def train_with_ray(mode: str, config: DenseBenchConfig, *, loading: bool) -> Thr
 
 
 class ParameterServer:
-    """Holds the weights and takes steps of plain gradient descent."""
+    """Keeps the weights and makes steps of plain gradient descent."""
 
     def __init__(self) -> None:
         import torch

@@ -4,10 +4,10 @@
         [--peer-epochs 1] [--similarity PAIRS ...] [--analogies QUESTIONS] [-- OPTIONS OF glovewire train]
 
 CORPUS is the text that DATASET was made from. Each program trains once, one after the other. The peer gets the tokens
-of the dataset's vocabulary as a file, which its compiled loops read with `--workers` threads; writing the file is not
-timed, nor is building gensim's vocabulary (fastText's is: it takes less than a hundredth of the time). `seconds` of
-Glovewire are those of training; `processor_seconds` are those of the whole command, n-grams included, and of the
-peer's training. Prints one JSON object. gensim is in the extra `dev`, fastText in `fasttext`.
+of the dataset's vocabulary as a file, which its compiled loops read with `--workers` threads. Writing the file is not
+timed, nor is building gensim's vocabulary (fastText's is: it takes less than a hundredth of the time). For Glovewire,
+`seconds` covers training and `processor_seconds` the whole command, n-grams included; for the peer, both cover its
+training. Prints one JSON object. gensim is in the extra `dev`, fastText in `fasttext`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from glovewire.preprocess.config import PreprocessConfig
 from glovewire.vectors.evaluate import score
 
 GENSIM_MAX_WORDS = 10_000
-"""gensim ignores the words of a line beyond these."""
+"""gensim ignores the words of a line beyond this number."""
 
 
 def main() -> int:

@@ -54,7 +54,7 @@ class StanfordTrainConfig(TrainBenchConfig):
         return False
 
     def conflicts(self) -> list[str]:
-        """Return what does not go together."""
+        """Return the conflicts between options."""
         problems = super().conflicts()
         if self.options.objective != "glove":
             problems.append(f"the peer trains GloVe, not --objective {self.options.objective}")

@@ -1,4 +1,4 @@
-"""Compare what Glovewire and fastText compose for words that they have not seen with the vectors of the same words.
+"""Compare the vectors that Glovewire and fastText compose for unseen words with trained vectors of the same words.
 
     python benchmarks/peers/unseen.py DATASET CORPUS [--held-out 0.1] [--workers 2] [--dim 256] [--seed 0]
         [--peer-epochs 3] [-- OPTIONS OF glovewire train]
@@ -6,7 +6,7 @@
 CORPUS is the text that DATASET was made from. A share of the vocabulary, drawn at random, is held out. Glovewire trains
 once, fits n-grams to the other words and composes the held-out ones; the cosine is that with their trained vectors.
 fastText trains twice, with the held-out words in its text and without them; the vectors of its second training are
-turned (orthogonal Procrustes on the other words) to those of the first. `other` is the mean cosine with the vector of
+rotated to those of the first (orthogonal Procrustes on the other words). `other` is the mean cosine with the vector of
 another held-out word: what a composition has in common with any word. Prints one JSON object. fastText is in the extra
 `fasttext`.
 """
@@ -139,7 +139,7 @@ def cosines(
 
 
 def unit(rows: Vectors) -> Vectors:
-    """Return the rows at length 1; those of zeros stay."""
+    """Return the rows scaled to length 1; zero rows stay zero."""
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
