@@ -1,4 +1,4 @@
-"""Run one function in many processes with any pool; workers of a parameter server need nothing more."""
+"""Run one function in many processes with any pool; workers of a parameter server need nothing else."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def train(
         jobs = [(place.addresses, rank, *about) for rank in range(workers)]
         with pools.started(pool, work, jobs) as results:
             scores = scorer.submit(score, place.addresses)
-            batches = results()  # raises what a worker has raised; that ends the run, and so the scorer
+            batches = results()  # raises a worker's exception, which ends the run and thus the scorer
             scores.result()
     click.echo(f"batches of each worker: {batches}")
     return say("at the end", load_tensors(run)[0])

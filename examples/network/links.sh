@@ -8,7 +8,7 @@ set -eu
 NAME=glovewire
 
 up() {
-  ip link add "$NAME" type bridge # fails where machines are up, which stay
+  ip link add "$NAME" type bridge # fails if machines are up already, and leaves them alone
   trap down EXIT
   ip addr add 10.77.0.254/24 dev "$NAME"
   ip link set "$NAME" up
@@ -23,7 +23,7 @@ up() {
     ip -n "$space" link set lo up
     ip -n "$space" link set eth0 up
     if [ -z "$2" ]; then continue; fi
-    # A bucket of 10 ms: a smaller one slows bulk traffic below the rate.
+    # A bucket of 10 ms, because a smaller one slows bulk traffic below the rate.
     tc qdisc add dev "$outside" root tbf rate "$2" burst 256kb latency 50ms
     ip netns exec "$space" tc qdisc add dev eth0 root tbf rate "$2" burst 256kb latency 50ms
   done

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Trains on a Slurm cluster: `sbatch examples/slurm/train.sh DATASET RUN [OPTIONS of glovewire server...]`
 # The first two tasks are shards, the others workers, each with a core. No file system need be shared: DATASET and RUN are used on the
-# first node alone, where shard 0 runs; the others keep what they need in $SLURM_TMPDIR, $TMPDIR or /tmp of their node. Each node needs
-# `glovewire` on its PATH. Submitted again with the same RUN, the job resumes, if the new first node has RUN. See docs/clusters.md.
+# first node only, where shard 0 runs; the others keep what they need in $SLURM_TMPDIR, $TMPDIR or /tmp of their node. Each node needs
+# `glovewire` on its PATH. If you submit the job again with the same RUN, it resumes if the new first node has RUN. See docs/clusters.md.
 #SBATCH --job-name=glovewire
 #SBATCH --ntasks=8
 #SBATCH --cpus-per-task=1
@@ -35,17 +35,17 @@ for ((shard = 0; shard < shards; shard++)); do
 done
 [ -e "$keys/server.key" ] || glovewire keys "$keys"
 
-# What a node runs for a task: glovewire in a folder of the job on the node's disk, with the keys from stdin. A task that is terminated
-# or fails removes its folder, and the last of the node that of the job. Status 1 becomes 3, because srun's 1 is "out of memory".
+# The script that a node runs for a task: glovewire in a folder of the job on the node's disk, with the keys from stdin. A task that is
+# terminated or fails removes its folder, and the node's last task that of the job. Status 1 becomes 3: srun's 1 is "out of memory".
 # shellcheck disable=SC2016
 on_node='
   job=${SLURM_TMPDIR:-${TMPDIR:-/tmp}}/glovewire-$SLURM_JOB_ID
   mkdir -m 700 "$job" 2> /dev/null || [ -O "$job" ] || { echo "$job belongs to another user" >&2; exit 1; }
   mkdir -p -m 700 "$job/$0/keys" && cd "$job/$0" && tar -xC keys
   code=0 over=
-  trap over=1 TERM # runs when glovewire, which gets it too, has stopped
+  trap over=1 TERM # runs once glovewire, which gets the signal too, has stopped
   glovewire "$@" || code=$?
-  case $over$code in 0 | 134 | 137 | 139) ;; *) # else it is complete, or was killed and is to be run again
+  case $over$code in 0 | 134 | 137 | 139) ;; *) # those: complete, or killed and to be run again
     rm -rf "$job/$0"
     ls -d "$job"/task-* > /dev/null 2>&1 || rm -rf "$job" ;;
   esac
@@ -76,7 +76,7 @@ for ((task = shards; task < SLURM_NTASKS; task++)); do # the name identifies a r
   step "$task" worker --cache ../cache "${servers[@]}" --keys keys --timeout 300 --name "task-$task" &
 done
 
-# A step that fails by itself ends the job; then none is run again.
+# A step that fails by itself ends the job; no step is run again then.
 # shellcheck disable=SC2046
 trap 'kill $(jobs -p) 2> /dev/null || true' EXIT
 for ((task = 0; task < SLURM_NTASKS; task++)); do wait -n; done
