@@ -23,7 +23,7 @@ def widened(half: np.uint16) -> np.float32:
 
 @compiled_fast
 def join(halves: Halves, low: Halves) -> Rows:
-    """Return the float32 of which `halves` are the bfloat16 and `low` the lower halves, all of the same shape."""
+    """Return the float32 whose bfloat16 is `halves` and whose lower half is `low`, all of the same shape."""
     out = np.empty(halves.shape, np.float32)
     for n in range(halves.shape[0]):
         for k in range(halves.shape[1]):

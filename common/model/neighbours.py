@@ -75,7 +75,7 @@ class UnitVectors:
         return self.index.get(word.lower()) if row is None else row
 
     def look_up(self, word: str) -> Found | None:
-        """Return the vector of a known word or, if n-grams are known, of an unseen one; None if there is neither."""
+        """Return the vector of a known word, or of an unseen one if n-grams are known; None if it has no vector."""
         row = self.find(word)
         if row is not None:
             return Found(self.rows[row], row)

@@ -188,7 +188,7 @@ class Rows(Message):
 class Push(Message):
     """Change rows [first, last), or those in `rows` if given; `sequence` numbers a worker's pushes to a shard from 1.
 
-    In block training the push stands for [first, last), of which only `rows`, if given, have changed. `operation`:
+    In block training the push covers [first, last); if `rows` is given, only those have changed. `operation`:
     `assign` (the rows become `values`), `add` (`values` are added) or `gradient` (the server's optimizer makes a step
     at learning rate `rate`). `values` were computed from rows at `version`, or `versions` row by row, and under
     `lease`, or -1; `token` is the lease's. `low_water` and its token are those of the last Granted. Differences, and

@@ -26,7 +26,7 @@ FORMER_RUNS_KEPT = 16
 class ReceivedSample:
     """A sample with its origin, the number of samples `lost` before it, and whether its publisher has `restarted`.
 
-    `past` marks a sample that was requested from the history; it replaces `merged` samples, of which it is the last.
+    `past` marks a sample that was requested from the history; it replaces `merged` samples and is the last of them.
     """
 
     address: str

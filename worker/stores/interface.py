@@ -33,7 +33,7 @@ class Pulled:
 
 
 class Change(NamedTuple):
-    """New values of, or differences for, rows [first, last) of a partition, of which only `rows`, if given, changed."""
+    """New values of, or differences for, rows [first, last) of a partition; if given, only `rows` have changed."""
 
     first: int
     last: int
