@@ -67,7 +67,7 @@ def check_url(text: str) -> None:
     """Raise UsageError unless `text` is a URL without credentials."""
     check_place(text)
     if not url_of(text):
-        raise UsageError(f"{text!r} is no URL: write s3://BUCKET/FOLDER, or file:///FOLDER")
+        raise UsageError(f"{text!r} is not a URL: write s3://BUCKET/FOLDER, or file:///FOLDER")
 
 
 def absolute(place: Path) -> Path:

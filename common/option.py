@@ -177,14 +177,14 @@ class SharedOptions(Config):
         default_factory=default_cache,
         metavar="DIR",
         shown="~/.cache/glovewire/datasets",
-        help="Where what is downloaded of a dataset is kept; all processes of a machine share it.",
+        help="Folder for downloaded datasets, which all processes of a machine share.",
     )
     cache_bytes: int = option(
         64 << 30,
         parse=parse_size,
         metavar="SIZE",
         shown="64GB",
-        help="Keep at most this much there, but for what is in use.",
+        help="Size limit of the cache; datasets in use may exceed it.",
     )
     prometheus: int | None = option(
         None,

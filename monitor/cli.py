@@ -28,9 +28,9 @@ STEP_S = 0.2
 def monitor(given: Given[MonitorConfig]) -> dict[str, Any]:
     """Watch a run: loss curves, workers, shards and events.
 
-    RUN is a run folder on this machine: of a run in training, its servers' addresses are found there; a finished one is
-    shown as with --replay. tcp://HOST:PORT is the publish address of a server, the second one of its `ready` line; give
-    one for each shard.
+    RUN is a run folder on this machine. The addresses of a running training's servers are read from it; a finished run
+    is shown as with --replay. tcp://HOST:PORT is the publish address of a server, the second one of its `ready` line;
+    give one for each shard.
 
     The monitor may be started before a server whose address is given. It ends when the run has finished (exit status 0)
     or failed (1), when all servers have been silent for --timeout (1; --web without --linger continues), or with Ctrl-C

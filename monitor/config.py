@@ -29,7 +29,7 @@ class MonitorConfig(Config):
     allow_host: tuple[str, ...] = option(
         (),
         metavar="NAME",
-        help="A host name in the addresses of --web, beside localhost and this machine's; may be repeated.",
+        help="A host name in the addresses of --web, in addition to localhost and this machine's; may be repeated.",
     )
     tensorboard: Path | None = option(None, path={"file_okay": False}, metavar="DIR", help="Write scalars.")
     run: Path | None = option(
@@ -45,7 +45,7 @@ class MonitorConfig(Config):
         None,
         path={"dir_okay": False},
         metavar="FILE.png",
-        help="Draw the losses at the end, of several --replay in comparison (.png or .svg).",
+        help="At the end, draw the losses (.png or .svg); several --replay are compared.",
     )
     replay: tuple[Path, ...] = option((), metavar="RUN", help="Show a finished run; may be repeated.")
     keys: Path | None = like(SharedOptions, "keys")

@@ -29,7 +29,9 @@ def found_addresses(given: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[Path
         else:
             raise UsageError(f"{each} is neither a run folder nor an address such as tcp://127.0.0.1:5556")
     if addresses and finished:
-        raise UsageError(f"{finished[0]} has finished, and is not shown beside a run in training: give --replay alone")
+        raise UsageError(
+            f"{finished[0]} has finished, and cannot be shown together with a running training: give --replay alone"
+        )
     return tuple(addresses), tuple(finished)
 
 

@@ -34,7 +34,7 @@ class WorkerConfig(Config):
         flags=("--timeout",),
         range=SECONDS,
         metavar="SECONDS",
-        help="Give up on a server that is silent for longer; one that is still to be started is waited for.",
+        help="Give up on a server that is silent for longer; a server that has not started yet is waited for.",
     )
     latency: str = option(
         "0ms",

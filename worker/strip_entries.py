@@ -145,5 +145,5 @@ class RemoteEntries(StripEntries):
         for span in self._spans(strip, STORE_PIECE_BYTES):
             body = store.read(ENTRIES, span.place, span.place + span.nbytes)
             if body is None or len(body) != span.nbytes:
-                raise errors.ArtifactError(f"{store.url}/{ENTRIES} is not there, or too short")
+                raise errors.ArtifactError(f"{store.url}/{ENTRIES} is missing or too short")
             self._files.write(strip, span.offset, body)

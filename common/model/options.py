@@ -129,18 +129,20 @@ class TrainingOptions(Config):
     final_rate: float = option(
         0.1, per={"tensors": 0.0}, range=_AMOUNT, help="Fraction of the rate that is left at the end."
     )
-    x_max: float = option(8.0, per={"sgns": 20.0}, range=POSITIVE, help="Count from which the weight is 1.")
+    x_max: float = option(
+        8.0, per={"sgns": 20.0}, range=POSITIVE, help="Co-occurrence count from which the weight is 1."
+    )
     alpha: float = option(0.6, per={"sgns": 0.85}, range=_AMOUNT, help="Exponent of the weight.")
     negatives: float = option(25.0, range=POSITIVE, help="Skip-gram: negatives for each entry.")
     sample: float = option(
         1e-4,
         range=POSITIVE,
-        help="Skip-gram: words that make up more than this fraction of the text are thinned out; 1 is none.",
+        help="Skip-gram: words that make up more than this fraction of the text are thinned out; 1 thins out none.",
     )
     export: str = option(
         "sum",
         choices=EXPORTS,
-        help="What vectors.npy holds of an untied model: word and context vectors summed, or word vectors alone.",
+        help="Vectors of an untied model in vectors.npy: word and context vectors summed, or word vectors only.",
     )
     spectrum: float = option(
         0.8,
@@ -154,8 +156,8 @@ class TrainingOptions(Config):
         per={"sgns": 0.7, "tensors": 0.0},
         range=_AMOUNT,
         metavar="K",
-        help="Weight, in vectors.npy, of what a word's character n-grams say of it beside its own vector; they also "
-        "give vectors to unseen words. 0 is off.",
+        help="Weight, in vectors.npy, of the vector composed of a word's character n-grams, relative to its own; "
+        "n-grams also give vectors to unseen words. 0 disables them.",
     )
     init_scale: float = option(0.5, range=_AMOUNT, help="Vectors start uniform in +-this / sqrt(dim).")
     initial_accumulator: float = option(
@@ -180,17 +182,17 @@ class TrainingOptions(Config):
     clock: str = option("row", per={"tensors": "table"}, choices=CLOCKS, help="Age counts changes of the row, or all.")
     rate_shape: str = option("linear", per={"tensors": "constant"}, choices=RATE_SHAPES, help="How the rate falls.")
     warmup: float = option(0.0, range=FRACTION, help="Fraction of the training in which the rate rises from zero.")
-    momentum: float = option(0.9, range=FRACTION, help="Of momentum and nesterov.")
-    beta1: float = option(0.9, range=FRACTION, help="Of adam and adamw: decay of the mean gradient.")
-    beta2: float = option(0.999, range=FRACTION, help="Of adam and adamw: decay of the mean squared gradient.")
-    epsilon: float = option(1e-8, range=_AMOUNT, help="Of adam and adamw: added to the root.")
+    momentum: float = option(0.9, range=FRACTION, help="Momentum of momentum and nesterov.")
+    beta1: float = option(0.9, range=FRACTION, help="For adam and adamw: decay of the mean gradient.")
+    beta2: float = option(0.999, range=FRACTION, help="For adam and adamw: decay of the mean squared gradient.")
+    epsilon: float = option(1e-8, range=_AMOUNT, help="For adam and adamw: added to the root.")
     weight_decay: float = option(
         0.0,
         range=_AMOUNT,
         help="Minibatch: this times a parameter is added to its gradient; for adamw, taken off the parameter.",
     )
-    clip_norm: float = option(0.0, range=_AMOUNT, help="Tensors: longest gradient that is pushed; 0 is any.")
-    steps: int = option(0, range=between(0, 1 << 53), help="Tensors: updates until training is complete; 0 is no end.")
+    clip_norm: float = option(0.0, range=_AMOUNT, help="Tensors: longest gradient that is pushed; 0 is no limit.")
+    steps: int = option(0, range=between(0, 1 << 53), help="Tensors: updates until training is complete; 0 is endless.")
     bfloat16: bool = option(
         True,
         flags=("--bfloat16/--float32",),

@@ -82,7 +82,7 @@ def prepare(run: Path) -> Path:
 
 def started_before(run: Path) -> OutputError:
     """Return the error for a new training in a folder where one was started before."""
-    return OutputError(f"run {run} exists already: go on with it (--resume), name another place or remove it")
+    return OutputError(f"run {run} exists already: continue it (--resume), name another place or remove it")
 
 
 def is_run(folder: Path) -> bool:

@@ -62,7 +62,7 @@ class Store:
             raise errors.MissingExtra(f"{protocol}:// URLs need another library: {how}") from error
         except ValueError as error:
             known = "use s3://, gs://, az://, file:// or another store of fsspec"
-            raise errors.UsageError(f"nothing is known of {protocol}:// URLs such as {self.url}: {known}") from error
+            raise errors.UsageError(f"{protocol}:// URLs such as {self.url} are not supported: {known}") from error
         if kind.async_impl:
             self._loop = options["loop"] = self._try(asyncio.new_event_loop)
             self._loop.set_exception_handler(lambda _, context: logger.debug(log.line("store", **context)))
@@ -128,7 +128,7 @@ class Store:
         """Write the file `name` to `path`; ArtifactError unless it has `size` bytes."""
         self._call("get_file", self._place(name), str(path))
         if not path.exists() or path.stat().st_size != size:
-            raise errors.ArtifactError(f"{self.url}/{name} is not there, or has not {size} bytes")
+            raise errors.ArtifactError(f"{self.url}/{name} is missing, or does not have {size} bytes")
 
     # ---- writing
 

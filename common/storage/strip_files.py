@@ -111,7 +111,7 @@ class StripFiles:
         self._written.pop(strip, None)
         if not self._load(strip, scratch):
             scratch.unlink(missing_ok=True)
-            raise ArtifactError(f"the entries of strip {strip} are damaged where they come from, or on the way")
+            raise ArtifactError(f"the entries of strip {strip} are damaged at their source or were damaged in transit")
         with output_errors(path, "cache"):
             scratch.rename(path)
         self._brought += (nbytes := path.stat().st_size)

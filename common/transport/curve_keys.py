@@ -143,7 +143,7 @@ def make_keys(folder: Path, clients: Sequence[Client] = USUAL) -> list[Path]:
     _check_names(clients)
     with output_errors(folder, "keys"):
         if (folder / SERVER).exists():
-            raise OutputError(f"{folder} has keys already: name another folder, or say --add to add clients")
+            raise OutputError(f"{folder} has keys already: name another folder, or use --add to add clients")
         require_free(folder, what="keys")
         folder.parent.mkdir(parents=True, exist_ok=True)
         with atomic(folder) as scratch:
@@ -274,7 +274,7 @@ def _check_names(clients: Sequence[Client]) -> None:
                 f"a client cannot be called {name[:80]!r}: use 1 to 64 letters, digits, _ and -, and not `server`"
             )
     if len({name for name, _ in clients}) < len(clients):
-        raise UsageError("each client needs a name of its own")
+        raise UsageError("each client needs a unique name")
 
 
 def _is_name(name: str) -> bool:
@@ -328,7 +328,7 @@ def _clients(path: Path, table: Table) -> dict[str, Client]:
     if old := [name for name, entry in table.items() if isinstance(entry, str)]:
         names = [word for name in old for word in ("--name", name)]
         mend = shlex.join(["glovewire", "keys", str(path.parent), "--add", "--role", "worker", *names])
-        raise KeyFileError(f"{path} gives {', '.join(old)} no role; say which, worker, monitor or admin: `{mend}`")
+        raise KeyFileError(f"{path} gives {', '.join(old)} no role; choose worker, monitor or admin: `{mend}`")
     found: dict[str, Client] = {}
     for name, entry in table.items():
         if not (_is_name(name) and isinstance(entry, dict) and entry.keys() == {"role", "key"}):

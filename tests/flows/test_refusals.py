@@ -84,9 +84,9 @@ WRONG = {
     "open in another way": (["server", "data", "--out", "run", "--publish", "tcp://*:0"], ["--insecure"]),
     "a bad address": (["server", "data", "--out", "run", "--bind", "5555"], ["'5555' is not an address: write tcp://"]),
     "a bad port": (["worker", "data", "--server", "tcp://127.0.0.1:99999"], ["is not an address: write tcp://"]),
-    "a store that is no URL": (
+    "a store that is not a URL": (
         ["server", "data", "--out", "run", "--resume", "--checkpoints", "elsewhere"],
-        ["'elsewhere' is no URL: write s3://"],
+        ["'elsewhere' is not a URL: write s3://"],
     ),
     "a question to nobody": (["stats", "localhost:5555"], ["is not an address: write tcp://"]),
     "a wait without an end": (

@@ -86,12 +86,12 @@ def test_credentials_in_a_url_are_refused_and_not_repeated(url: str) -> None:
 
 def test_what_needs_a_url_takes_no_path() -> None:
     check_url("s3://bucket/checkpoints")
-    with pytest.raises(UsageError, match="is no URL"):
+    with pytest.raises(UsageError, match="is not a URL"):
         check_url("/tmp/checkpoints")
 
 
 def test_a_kind_of_store_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(UsageError, match="nothing is known of zz://"):
+    with pytest.raises(UsageError, match="zz:// URLs such as zz:"):
         Store("zz://bucket/data")
 
 

@@ -71,7 +71,7 @@ def test_a_run_that_was_started_before_is_kept_and_the_error_names_resume(tmp_pa
         pass
     before = (tmp_path / "run" / "config.toml").read_bytes()
     with (
-        pytest.raises(OutputError, match=r"exists already: go on with it \(--resume\)"),
+        pytest.raises(OutputError, match=r"exists already: continue it \(--resume\)"),
         locked_run_folder(config(tmp_path / "run")),
     ):
         pass
