@@ -1,8 +1,8 @@
 """A disk of the run folder: every call that changes it is a step, before which a process can be killed.
 
-What processes see is a real folder. Beside it stands what would be left after a power failure: a file is certain to
-keep its content once it was synced, and its name once the folder of that name was synced. The calls are intercepted
-where Python hands them to the system (`os`, `open`), so the program's code runs unchanged.
+Processes see a real folder. A model of it records what a power failure would leave: a file keeps its content once it
+was synced, and its name once the folder of that name was synced; such content and names are called certain. The calls
+are intercepted where Python hands them to the system (`os`, `open`), so the program's code runs unchanged.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ DISK_FAULTS = (
     "kill while writing", "power failure", "disk full", "disk fails", "damage checkpoint", "damage beginning"
 )  # fmt: skip
 FIRST_PID = 5_000_000
-"""No real process has such an id."""
+"""No real process has an id from this one on."""
 FAILS, SELDOM = 0.2, 0.03
-"""The share of calls that fail on a failing disk, and, since draw 11, on every second one and on a dying one."""
+"""The share of calls that fail on a failing disk; SELDOM on a dying disk and, since draw 11, on every second one."""
 
 
 @dataclass
 class File:
-    """The content of a file that is certain, and the last one of a file without a name."""
+    """The certain content of a file, and the last content of a file without a name."""
 
     synced: bytes = b""
     last: bytes = b""
@@ -72,7 +72,7 @@ def _apply(names: dict[str, Node], change: dict[str, Node | None]) -> None:
 
 
 def _found(path: Path) -> Folder:
-    """Return the folder `path` and all below it, as certain as they are."""
+    """Return the folder `path` with everything below it, all of it certain."""
     names: dict[str, Node] = {
         each.name: _found(each) if each.is_dir() else File(each.read_bytes()) for each in sorted(path.iterdir())
     }
@@ -80,10 +80,10 @@ def _found(path: Path) -> Folder:
 
 
 class Disk:
-    """The disk under `root`, an empty folder: `step_s` is what a call takes, `one_pid` gives processes the same id.
+    """The disk under `root`, an empty folder. A call takes `step_s`; with `one_pid`, all processes have the same id.
 
-    `kill_at` holds the processes that are killed after so many more calls. Of several disks each has a `name`. One that
-    fails tells nothing about files either if it is `silent`.
+    `kill_at` says after how many more calls a process is killed. Several disks differ in their `name`. If a disk is
+    `silent`, queries about files fail, too, while it fails.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Disk:
         self._fails = FAILS
         self.kill_at: dict[str, int] = {}
         self.off = False
-        """Whether calls go to the system, while this disk itself is changed."""
+        """Whether calls go straight to the system, while a fault changes the disk."""
         self._one_pid, self._silent = one_pid, silent
         self._random = random.Random(f"disk {world.seed}{name}")
         self._top = Folder()
@@ -111,11 +111,11 @@ class Disk:
     # ---- faults
 
     def fail(self, seconds: float, *, seldom: bool) -> None:
-        """Let calls fail for a time; `seldom` does nothing to a disk that is not silent."""
+        """Let calls fail for a time; `seldom` has no effect on a disk that is not silent."""
         self.fails_until, self._fails = self.world.now + seconds, SELDOM if seldom and self._silent else FAILS
 
     def lose_power(self) -> None:
-        """Keep what was synced; of the rest, keep in each folder the first few changes, and in files anything."""
+        """Keep what was synced. Of the rest, keep the first few changes of each folder, and any part of a file."""
         self.off = True
         contents = self._contents()
         shutil.rmtree(self.root)
@@ -132,7 +132,7 @@ class Disk:
         self.off = False
 
     def back_up(self) -> None:
-        """Keep a copy of all that processes see now, for `go_back`."""
+        """Copy everything that processes see now, for `go_back`."""
         self.off = True
         shutil.rmtree(self._backup, ignore_errors=True)
         shutil.copytree(self.root, self._backup)
@@ -140,11 +140,11 @@ class Disk:
 
     @property
     def has_backup(self) -> bool:
-        """Return whether there is a copy that has not been put back."""
+        """Return whether there is a copy that `go_back` has not put back."""
         return os.path.isdir(self._backup)
 
     def go_back(self) -> None:
-        """Put the copy that `back_up` has made in the place of the disk."""
+        """Replace the disk by the copy that `back_up` made."""
         self.off = True
         shutil.rmtree(self.root)
         os.rename(self._backup, self.root)
@@ -152,7 +152,7 @@ class Disk:
         self.off = False
 
     def damage(self, path: Path) -> None:
-        """Change the last byte of a file, as no process does."""
+        """Change the last byte of a file behind the back of the processes."""
         self.off = True
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -196,10 +196,10 @@ class Disk:
         part = content[: self._random.randint(0, len(content))]
         return self._random.choice([content, file.synced, part, part.ljust(len(content), b"\0")])
 
-    # ---- calls, of which each gets a path below the root
+    # ---- calls, each with a path below the root
 
     def _step(self, what: str, path: str, *, writes: bool = True) -> None:
-        """Let time pass before a call, in which its process may be killed; then fail, if the disk does."""
+        """Let time pass before a call, in which its process may be killed; then raise what a faulty disk does."""
         world = self.world
         process = world.current
         if process is None:
@@ -222,7 +222,7 @@ class Disk:
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     def look(self, path: str) -> None:
-        """Fail instead of telling something about a file or folder, if the disk does; this changes nothing."""
+        """Fail like the disk before a query about a file or folder, which changes nothing."""
         process = self.world.current
         if self._silent and process is not None and not process.killed:
             self._fail(path)
@@ -292,7 +292,7 @@ class Disk:
         folder.change({name: self._node(source)})
 
     def open(self, path: str, flags: int, mode: int = 0o777) -> tuple[int, Node]:
-        """See os; return the node, too."""
+        """See os; also return the node."""
         new = bool(flags & os.O_CREAT and not os.path.lexists(path))
         self._step("create" if new else "open", path, writes=new)
         handle = _REAL.open(path, flags, mode)
@@ -350,14 +350,14 @@ _REAL = SimpleNamespace(
 
 
 class Calls:
-    """Stands for the calls of this program to its `disks`; those that are about other paths go on to the system."""
+    """Stands for the system calls to `disks`; calls with other paths are passed to the system."""
 
     def __init__(self, disks: Sequence[Disk]) -> None:
         self._disks = disks
         self._open: dict[int, tuple[Disk, Node]] = {}
 
     def _disk_of(self, path: object) -> tuple[Disk | None, str]:
-        """Return the disk on which a path is, and the path as a string."""
+        """Return the disk that a path is on, None if it is on none, and the path as a string."""
         text = path if isinstance(path, str) else str(path) if isinstance(path, PurePath) else ""
         for disk in self._disks:
             if text.startswith(disk.below) or text == disk.root:
@@ -375,7 +375,7 @@ class Calls:
         return call
 
     def _looking(self, name: str) -> Callable[..., Any]:
-        """Return a call that tells something about a path, and changes nothing."""
+        """Return a call that queries a path, and changes nothing."""
         real = getattr(_REAL, name)
 
         def call(path: Any = ".", *args: Any, **more: Any) -> Any:
@@ -446,7 +446,7 @@ class Calls:
 
     @contextlib.contextmanager
     def intercepted(self) -> Iterator[None]:
-        """Take the calls of this program that are about the disks, and the ids of its processes."""
+        """Intercept the calls of this program that concern the disks, and those for process ids."""
         calls = {name: self._of_path(name) for name in ("mkdir", "rmdir", "unlink")}
         calls |= {name: self._of_two(name) for name in ("rename", "link")}
         calls |= {name: self._looking(name) for name in ("stat", "listdir")}
@@ -469,7 +469,7 @@ class Calls:
 
 
 class Stream(io.FileIO):
-    """A file that is written: each write is a step."""
+    """A file open for writing: each write is a step."""
 
     def __init__(self, path: str, mode: str, *, disk: Disk, opener: Callable[[str, int], int] | None) -> None:
         self._disk, self._path = disk, path
@@ -477,7 +477,7 @@ class Stream(io.FileIO):
         disk._streams.append(self)
 
     def write(self, data: Any) -> int:
-        """Write, perhaps only a part if the disk is full."""
+        """Write, perhaps only a part of the data if the disk is full."""
         disk = self._disk
         try:
             disk._step("write to", self._path)
@@ -489,7 +489,7 @@ class Stream(io.FileIO):
         return super().write(data)
 
     def truncate(self, size: int | None = None) -> int:
-        """Cut the file off."""
+        """Truncate the file."""
         self._disk._step("truncate", self._path, writes=False)
         return super().truncate(size)
 

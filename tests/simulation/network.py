@@ -1,7 +1,7 @@
-"""A network between processes: messages take time, get lost, come twice, overtake each other; links are cut.
+"""A network between processes that delays, loses, duplicates and reorders messages, and whose links can be cut.
 
-A client has a connection to every shard. When a link is cut, what is under way is lost; afterwards the server knows the
-client under another routing id, as ZeroMQ's ROUTER does.
+A client has a connection to every shard. When a link is cut, messages in flight are lost; afterwards the server knows
+the client under another routing id, as ZeroMQ's ROUTER does.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ Way = tuple[str, str, str]
 """A client, an address, and "request", "reply" or "stream"."""
 
 WELCOME, REFUSED = b"\xa7Welcome", b"\xa7Refused"
-"""How the names of messages stand in their headers."""
+"""Names of messages as they are encoded in headers."""
 LIAR = "liar"
 """The client that does not keep to the protocol."""
 OVERTAKEN_S, SLOW_S = 0.2, 10.0
 FULL = 0.7
-"""Of the messages to a queue that is full, how many find no room."""
+"""The share of messages that a full queue rejects."""
 STEP_S = 0.0005
-"""What a look at the messages costs: training between two looks takes time."""
+"""What a check for messages costs: training between two checks takes time."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Listener(Protocol):
 
 
 class Network:
-    """Carries messages; `weather` applies to all of them, `cuts` says until when links are cut."""
+    """Carries messages; `weather` applies to all of them, `cut_until` says until when links are cut."""
 
     def __init__(self, world: World) -> None:
         self.world, self.weather = world, Weather()
@@ -92,25 +92,25 @@ class Network:
                 links.peers[shard] = self.new_peer(links, shard)
 
     def slow_down(self, client: str, address: str, seconds: float) -> None:
-        """Let every message between a client and an address take so many seconds longer, for SLOW_S."""
+        """Delay every message between a client and an address by `seconds`, for SLOW_S."""
         self.world.tell(f"slows {client} to {address} down by {seconds:.2f} s")
         self._slow[client, address] = self.world.now + SLOW_S, seconds
         self._is_bad(client, address, SLOW_S + seconds)
 
     def lose(self, way: Way, seconds: float) -> None:
-        """Lose what is sent on one way for a time; the connection stays."""
+        """Lose every message in one direction for a time; the connection stays."""
         self.world.tell(f"loses each {way[2]} between {way[0]} and {way[1]} for {seconds:.2f} s")
         self._lost_until[way] = self.world.now + seconds
         self._is_bad(*way[:2], seconds)
 
     def fill(self, client: str, address: str, seconds: float) -> None:
-        """Let a client's queue to an address be full for a time: now and then there is room for a message."""
+        """Fill a client's queue to an address for a time; now and then it has room for a message."""
         self.world.tell(f"fills the queue of {client} to {address} for {seconds:.2f} s")
         self._full_until[client, address] = self.world.now + seconds
         self._is_bad(client, address, seconds)
 
     def has_room(self, client: str, address: str) -> bool:
-        """Return whether there is room for a message in a client's queue to an address."""
+        """Return whether a client's queue to an address has room for a message."""
         if self._full_until.get((client, address), 0.0) <= self.world.now:
             return True
         return not self._happens("full", FULL, (client, address, "request"))
@@ -121,7 +121,7 @@ class Network:
         self.weather = Weather()
 
     def was_good(self, client: str, address: str, since: float) -> bool:
-        """Return whether every message between a client and an address has arrived, and at once, since a time."""
+        """Return whether no message between a client and an address was lost or held up since a time."""
         return (
             self.weather.loss == 0.0
             and self._lossy_until < since
@@ -189,7 +189,7 @@ class Network:
         self._carry(arrive, b"", way)
 
     def name_of(self, peer: bytes) -> str:
-        """Return the name of the client at the other end of a connection, "" if that is gone."""
+        """Return the name of the client at the other end of a connection, "" if the client has gone."""
         links, _ = self._clients.get(peer, (None, 0))
         return "" if links is None else links.name
 
@@ -207,9 +207,9 @@ class Network:
         return self.cut_until.get((client, address), 0.0) > self.world.now
 
     def _carry(self, arrive: Callable[[], None], peer: bytes, way: Way) -> None:
-        """Let a message arrive after those of the same connection before it, unless the weather is bad."""
+        """Deliver a message after the earlier ones of its connection, unless the weather changes that."""
         weather, now = self.weather, self.world.now
-        if not way[0].startswith("shard-"):  # what shards ask each other depends on time more than on training
+        if not way[0].startswith("shard-"):  # traffic between shards depends on time more than on training
             self.counts["sent"] += 1
             self.world.changes += 1
         if self._happens("loss", weather.loss, way) or self._lost_until.get(way, 0.0) > now:
@@ -247,16 +247,16 @@ class SimulatedLinks:
     pushes: list[int] = field(default_factory=list)
     """How many pushes were transmitted to each shard, repeats included."""
     said: list[int] = field(default_factory=list)
-    """How many of them before the goodbye."""
+    """How many of them were transmitted before the goodbye, -1 if there was none yet."""
     _arrived: list[deque[list[Frame]]] = field(default_factory=list)
     _last: list[int] = field(default_factory=list)
     """The newest request to each shard, by number."""
     _overtaken: list[set[int]] = field(default_factory=list)
-    """The numbers of those to each shard that are older, and have not been transmitted."""
+    """Numbers of older requests to each shard that have not been transmitted."""
     _greeting: dict[int, int] = field(default_factory=dict)
     """The number of the last hello to each shard, until it is answered."""
     _welcomed: dict[int, str] = field(default_factory=dict)
-    """The run of each shard that has welcomed this client, and has not said since then that it does not know it."""
+    """The run of each shard that has welcomed this client, and has not forgotten it since."""
     _wake: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
@@ -270,7 +270,7 @@ class SimulatedLinks:
         return self.network.world.time
 
     def send(self, shard: int, frames: list[Frame]) -> bool:
-        """See Links. What is sent must not change any more, so it is copied."""
+        """See Links. Frames are copied, since what was sent must not change any more."""
         if not self.network.has_room(self.name, self.addresses[shard]):
             return False
         _, _, header, *_ = sent = [bytes(frame) for frame in frames]
@@ -285,13 +285,13 @@ class SimulatedLinks:
         return True
 
     def _check_hello(self, shard: int, number: int) -> None:
-        """Require that a client which all shards have welcomed says no hello until one does not know it any more."""
+        """Require that a client that all shards have welcomed says no further hello until one has forgotten it."""
         has_joined = len(self._welcomed) == len(self.addresses) and len(set(self._welcomed.values())) == 1
         self._require(not has_joined, f"says hello again to shard {shard}, and all have welcomed it")
         self._greeting[shard] = number
 
     def _check_order(self, shard: int, kind: str, number: int) -> None:
-        """Require that no request was transmitted before an earlier one: they are numbered as the client made them."""
+        """Require that requests are transmitted in the order in which the client made, and numbered, them."""
         in_order = number not in self._overtaken[shard]
         self._require(in_order, f"has sent {kind} {number} to shard {shard} after later requests")
         self._overtaken[shard].update(range(self._last[shard] + 1, number))
@@ -327,7 +327,7 @@ class SimulatedLinks:
         return frames
 
     def _require(self, holds: bool, otherwise: str) -> None:
-        """See `oracles.require`; what this client does is not interrupted."""
+        """See `oracles.require`, but do not interrupt this client."""
         if not holds:
             self.network.world.broken = self.network.world.broken or Broken(f"{self.name} {otherwise}")
 

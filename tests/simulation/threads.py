@@ -1,4 +1,4 @@
-"""Threads of a simulated process: what it uses of `threading` and `concurrent.futures`, in virtual time."""
+"""Threads of a simulated process in virtual time: the parts of `threading` and `concurrent.futures` that it uses."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class Event:
         return self._is_set
 
     def set(self) -> None:
-        """End the waits of all threads."""
+        """Set the event, which ends the waits of all threads."""
         self._is_set = True
         wakers, self._wakers = self._wakers, []
         for wake in wakers:
             wake()
 
     def clear(self) -> None:
-        """Let the next one wait."""
+        """Clear the event, so that the next thread waits."""
         self._is_set = False
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it is set, but at most so many seconds; return whether it is."""
+        """Wait for at most `seconds` until the event is set; return whether it is."""
         if not self._is_set and seconds > 0.0:
             waker = self._world.waker()
             self._wakers.append(waker)
@@ -74,13 +74,13 @@ class Thread:
         self._process = self._world.start_thread(self._run, daemon=self._daemon)
 
     def join(self, seconds: float = math.inf) -> None:
-        """Wait until the target has ended, but at most so many seconds."""
+        """Wait for at most `seconds` until the target has ended."""
         until = self._world.time + seconds
         while self.is_alive() and (left := until - self._world.time) > 0.0:
             self._ended.wait(min(left, 3600.0))
 
     def is_alive(self) -> bool:
-        """Return whether the target runs."""
+        """Return whether the target is running."""
         assert self._process is not None
         return self._process.alive and not self._ended.is_set()
 
@@ -92,7 +92,7 @@ class Thread:
 
 
 def threading(world: World) -> SimpleNamespace:
-    """Return what stands for the module `threading`."""
+    """Return the stand-in for the module `threading`."""
     return SimpleNamespace(Event=partial(Event, world), Lock=partial(Lock, world), Thread=partial(Thread, world))
 
 
@@ -148,7 +148,7 @@ class Executor:
         return self._newest
 
     def shutdown(self) -> None:
-        """Wait until all is done."""
+        """Wait for all tasks."""
         if self._newest is not None:
             self._newest.exception()
 

@@ -1,7 +1,7 @@
-"""One virtual time for many processes, of which one runs at a time; a seed decides everything that is left to chance.
+"""A deterministic scheduler: processes run one at a time in virtual time, and a seed decides everything random.
 
-A process is a greenlet: it runs the program's own code until that waits, which is `World.sleep` or `World.wait`. Then
-the time moves on to whatever is due next. Nothing here reads a real clock or a real source of random numbers.
+A process is a greenlet that runs the program's own code until it waits, in `World.sleep` or `World.wait`. Then the
+time jumps to the next event. Nothing here reads a real clock or a real source of random numbers.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ Action = Callable[[], object]
 
 
 class Killed(GreenletExit):
-    """Ends a process at the point at which it waits, as SIGKILL does."""
+    """Ends a process where it waits, as SIGKILL does."""
 
 
 class Overdue(AssertionError):
-    """The run has not ended in its time."""
+    """The run has not ended before its deadline."""
 
 
 class Broken(AssertionError):
-    """Something that must always hold does not: raised by an oracle, at the step that broke it."""
+    """An invariant is violated: raised by an oracle, at the step that violated it."""
 
 
 @dataclass
 class LocalClock:
-    """The clock of one process: it begins at any number, runs at its own rate, and may jump ahead."""
+    """The clock of one process: it starts at an arbitrary time, runs at its own rate, and may jump ahead."""
 
     offset: float = 0.0
     rate: float = 1.0
     jumped: float = 0.0
-    """When it has jumped for the last time."""
+    """Virtual time of the last jump."""
 
 
 @dataclass
@@ -51,20 +51,20 @@ class Process:
     number: int
     started: float
     owner: Process | None = None
-    """Of a thread: the process that started it, with which it is killed and stopped."""
+    """For a thread: the process that started it, and that it is killed and stopped with."""
     threads: list[Process] = field(default_factory=list)
     daemon: bool = False
-    """Of a thread: whether it ends with its process."""
+    """For a thread: whether it ends with its process."""
     killed: bool = False
     result: Any = None
     error: BaseException | None = None
     awaited: int = 0
-    """Number of the wait that may wake it; what comes for an earlier one is too late."""
+    """Number of its current wait; a wake-up for an earlier wait is ignored."""
     stopped_until: float = 0.0
 
     @property
     def alive(self) -> bool:
-        """Return whether it has not ended."""
+        """Return whether the process has not ended."""
         return not self.task.dead
 
 
@@ -81,9 +81,9 @@ class World:
     clocks: dict[str, LocalClock] = field(default_factory=dict)
     broken: Broken | None = None
     latest: float = 0.0
-    """When the run is overdue."""
+    """When the run becomes overdue."""
     changes: int = 0
-    """How much has happened so far that may end `run`: processes that start and end, messages."""
+    """Number of events so far that may end `run`: starts and ends of processes, and messages."""
     _number: int = 0
     _current: Process | None = None
 
@@ -91,12 +91,12 @@ class World:
         self._hub = getcurrent()
 
     def chance(self, question: str) -> random.Random:
-        """Return the random numbers that answer one question: other questions do not change them."""
+        """Return the random stream of one question; no other question changes it."""
         return random.Random(f"{self.seed} {question}")
 
     @property
     def time(self) -> float:
-        """Return what the clock of the process that runs says."""
+        """Return the time on the clock of the running process."""
         assert self._current is not None, "only a process has a clock"
         clock = self._current.clock
         return clock.offset + clock.rate * self.now
@@ -107,16 +107,16 @@ class World:
         self.story.append(f"{self.now - 1000.0:10.4f}  {who:9} {text}")
 
     def at(self, time: float, action: Action) -> None:
-        """Do something at a time; of two at the same time the first comes first."""
+        """Schedule an action at a time; actions at the same time run in the order in which they were scheduled."""
         self._number += 1
         heapq.heappush(self.events, (max(time, self.now), self._number, action))
 
     def after(self, seconds: float, action: Action) -> None:
-        """Do something after so many seconds."""
+        """Schedule an action after a number of seconds."""
         self.at(self.now + seconds, action)
 
     def _clock(self, name: str) -> LocalClock:
-        """Return the clock of the processes of one name, which keeps its time while they are restarted."""
+        """Return the clock of the processes with a name; it keeps its time when they are restarted."""
         if name not in self.clocks:
             chance = self.chance(f"clock of {name}")
             begins = chance.random() * 1e5 if self.drift else 0.0
@@ -174,55 +174,55 @@ class World:
             self._current = before
 
     def stop(self, process: Process, seconds: float) -> None:
-        """Let a process do nothing for a time, as SIGSTOP does."""
+        """Suspend a process for a time, as SIGSTOP does."""
         self.tell(f"stops {process.name} for {seconds:.2f} s")
         for each in (process, *process.threads):
             each.stopped_until = self.now + seconds
 
     def jump(self, process: Process, seconds: float) -> None:
-        """Let the clock of a process jump ahead."""
+        """Move the clock of a process ahead."""
         self.tell(f"the clock of {process.name} jumps by {seconds:.2f} s")
         process.clock.offset += seconds
         process.clock.jumped = self.now
 
     def ran_since(self, process: Process, time: float) -> bool:
-        """Return whether a process has run without a stop or a jump of its clock from a time on until now."""
+        """Return whether a process has run since a time, without a stop and without a jump of its clock."""
         return process.alive and max(process.started, process.stopped_until, process.clock.jumped) < time
 
     # ---- for the code that runs in a process
 
     def sleep(self, seconds: float) -> None:
-        """Let so many seconds pass."""
+        """Let a number of seconds pass."""
         self.wait(seconds)
 
     def wait(self, seconds: float) -> None:
-        """Let at most so many seconds of its own clock pass: what `waker` returned before ends the wait earlier."""
+        """Wait for at most `seconds` of the process's own clock; the action that `waker` returned ends the wait."""
         process = self.running
-        if process.killed:  # it cleans up, as no process does that is killed
+        if process.killed:  # its clean-up waits, and no killed process cleans up
             raise Killed
         process.awaited += 1
         until = self.now + seconds / process.clock.rate
         if until <= self.latest and (not self.events or self.events[0][0] > until) and process.stopped_until <= until:
-            self.now = until  # nothing happens before
+            self.now = until  # nothing happens before that
             return
         number = process.awaited
         self.at(until, partial(self._switch, process, number))
         self._hub.switch()
 
     def waker(self) -> Action:
-        """Return an action that ends the next wait of the process that runs."""
+        """Return an action that ends the next wait of the running process."""
         process = self.running
         number = process.awaited + 1
         return lambda: self.after(0.0, partial(self._switch, process, number))
 
     @property
     def current(self) -> Process | None:
-        """Return the process that runs, None between two steps."""
+        """Return the running process, None between two steps."""
         return self._current
 
     @contextlib.contextmanager
     def observing(self) -> Iterator[None]:
-        """Let an oracle look at something in the middle of a step: no process runs meanwhile."""
+        """Let an oracle look at the state in the middle of a step; no process counts as running meanwhile."""
         before, self._current = self._current, None
         try:
             yield
@@ -231,7 +231,7 @@ class World:
 
     @property
     def running(self) -> Process:
-        """Return the process that runs."""
+        """Return the running process."""
         assert self._current is not None, "only a process waits"
         return self._current
 
@@ -248,7 +248,7 @@ class World:
     # ---- for the test
 
     def run(self, until: Callable[[], object], latest: float) -> None:
-        """Let time pass until `until()`; Overdue if it is later than `latest`, Broken as soon as anything is."""
+        """Run events until `until()` is true; raise Overdue after `latest`, and the first Broken of any process."""
         self.latest, seen = latest, -1
         while True:
             if seen != self.changes:
@@ -275,7 +275,7 @@ class Clock:
         self._world = world
 
     def monotonic(self) -> float:
-        """Return the time of the process that runs."""
+        """Return the time on the clock of the running process."""
         return self._world.time
 
     perf_counter = time = thread_time = monotonic
@@ -286,7 +286,7 @@ class Clock:
 
 
 class Secrets:
-    """Stands for the module `secrets`: numbers that follow from the seed, for each process its own."""
+    """Stands for the module `secrets`: random numbers from the seed, a stream for each process name."""
 
     def __init__(self, world: World) -> None:
         self._world = world
