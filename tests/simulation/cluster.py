@@ -1,7 +1,7 @@
-"""Shards and workers of one run, made of the program's own code; only sockets, clock, signals and threads are replaced.
+"""Shards and workers of one run: the program's own code with other sockets, clocks, signals and threads.
 
 A shard is `server.service.serve` on a `SimulatedDaemon`, a worker is `worker.service.work` on `SimulatedLinks`. The run
-folder is a real one: generations, checkpoints and results are those of a real run.
+folder is a real one, and generations, checkpoints and results are those of a real run.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ from glovewire.worker.dense import session as dense_session
 from glovewire.worker.stores import server_store
 
 WRITTEN_S = 0.3
-"""Time from the writing of a checkpoint to what `when_written` has for it: every shard announces its part meanwhile."""
+"""Delay of an action of `when_written` after a checkpoint was written: every shard announces its part meanwhile."""
 TIMEOUT_S = 20.0
 """The `--timeout` of workers: how long they wait for an answer."""
 LATE_S = 1.0
-"""How much later than a process can send it, at most, a heartbeat comes."""
+"""How much later than a process could send it a heartbeat arrives, at most."""
 ROLES = {
     "monitor": Role.MONITOR, "admin": Role.ADMIN, "finisher": Role.ADMIN, "scorer": Role.ADMIN, "liar": Role.MONITOR
 }  # fmt: skip
@@ -140,7 +140,7 @@ class SimulatedDaemon:
                 self._wait(self._cluster.tick_s)
 
     def _wait(self, seconds: float) -> None:
-        """Wait until something has come, or a checkpoint was written."""
+        """Wait until a message has arrived, or a checkpoint was written."""
         self._wake = self._cluster.world.waker()
         self._cluster.world.wait(seconds)
         self._wake = None
@@ -221,10 +221,10 @@ class SimulatedDaemon:
 
 
 class Cluster:
-    """The processes of one run in `folder`: shards by number, workers by name. A process that was killed is restarted.
+    """The processes of one run in `folder`: shards by number, workers by name. A killed process is restarted.
 
-    `options` are those of the training, `checkpoint_every` counts epochs; `at` is as in `CheckpointOracle`; an
-    idle shard looks at its clock every `tick_s`; a `keen` administrator wants checkpoints all the time.
+    `options` are those of the training, `checkpoint_every` counts epochs, and `at` is as in `CheckpointOracle`. An
+    idle shard looks at its clock every `tick_s`. A `keen` administrator requests checkpoints all the time.
     """
 
     def __init__(
@@ -264,19 +264,19 @@ class Cluster:
         self.visitors: dict[str, Process] = {}
         self.started = Counter[str]()
         self.when_written: list[Action] = []
-        """What happens next when a checkpoint was written."""
+        """Actions to run one by one, each after the next checkpoint that is written."""
         self.when_begun: list[Callable[[Generation], object]] = []
-        """What happens next when a generation was begun from a checkpoint."""
+        """Actions to run one by one, each when the next generation begins from a checkpoint."""
         self._seen, self._over = -1, False
         self.ends_at: int | None = None
-        """How many messages had been sent when the first shard said that the run ends."""
+        """Number of messages that had been sent when the first shard said that the run ends, None before."""
         for shard in range(shards):
             self.start_shard(shard)
         for number in range(workers):
             self.start_worker(f"w{number}")
 
     def oracle(self, core: Core) -> ShardOracle:
-        """Return what watches a core."""
+        """Return an oracle that watches a core."""
         return ShardOracle(core, self.checkpoints, self.network.said_by)
 
     def start_shard(self, shard: int, *, recover: bool = False) -> None:
@@ -296,7 +296,7 @@ class Cluster:
         self.shards[shard] = self.world.start(f"shard {shard}", lambda: service.serve(config, ready))
 
     def _config(self, shard: int, *, recover: bool = False) -> ServerConfig:
-        # Without a cache it would look for the home folder each time, though shards with a shared folder use none.
+        # Without `cache` a shard would look up the home folder each time, though with a shared folder it uses no cache.
         places: dict[str, Any] = {"dataset": None if self._of_tensors else self.dataset, "cache": self.root}
         if self.is_apart:
             cache = apart.folder_of(self.root, shard) / "cache"
@@ -329,7 +329,7 @@ class Cluster:
         return self.root / "cache" / worker
 
     def _start_worker(self, name: str, works: Callable[[], dict[str, Any]]) -> None:
-        """Start a worker, which may end a run as complete only when no restarted shard can need it any more."""
+        """Start a worker; require that it ends a run as complete only when no restarted shard can still need it."""
 
         def work_to_the_end() -> dict[str, Any]:
             try:
@@ -350,10 +350,10 @@ class Cluster:
         self.workers[name] = self.world.start(name, work_to_the_end)
 
     def _was_served(self, name: str) -> bool:
-        """Return whether a worker and all shards have been able to reach each other as long as it waits for answers.
+        """Return whether a worker and all shards have reached each other for as long as a worker waits for an answer.
 
-        Shards apart wait for each other, too, over links that may be cut. A shard that has ended answers nobody while
-        it waits for the store.
+        Return False for shards apart, which also wait for each other, over links that may be cut, and if a shard has
+        ended: it answers nobody while it waits for the store.
         """
         if self.is_apart or not all(address in self.network.listeners for address in self.addresses):
             return False
@@ -362,14 +362,15 @@ class Cluster:
     def _could_end(self, name: str) -> bool:
         """Return whether nothing has kept the run from ending while a worker waited for the answer to its goodbye.
 
-        Shards apart and those with a store wait for more than workers, and visitors may keep a run from ending.
+        Return False for shards apart or with a store, which wait for more than workers, and with visitors, which may
+        keep a run from ending.
         """
         if self.is_apart or self._has_store or self.visitors:
             return False
         return self._ran_undisturbed(self.workers, self.world.now - clients.LEAVING_S / self.workers[name].clock.rate)
 
     def _ran_undisturbed(self, workers: Collection[str], since: float) -> bool:
-        """Return whether workers and all shards have run and reached each other since a time, or have ended well."""
+        """Return whether workers and all shards have ended well, or have run and reached each other since a time."""
         processes = (*(self.workers[name] for name in workers), *self.shards.values())
         return all(each.result is not None or self.world.ran_since(each, since) for each in processes) and all(
             self.network.was_good(name, address, since) for name in workers for address in self.addresses
@@ -377,9 +378,9 @@ class Cluster:
 
     @property
     def _is_saved(self) -> bool:
-        """Return whether there are results, or the final checkpoints of all shards of one generation.
+        """Return whether the run has results, or the final checkpoints of all shards of one generation.
 
-        A dense model has neither if a shard lacks values.
+        Also return True if a shard's mark says that it has no final checkpoint: a dense model may lack values.
         """
         newest = self.checkpoints.newest()
         assert newest is not None
@@ -397,7 +398,7 @@ class Cluster:
         )
 
     def client_at(self, peer: bytes) -> Client | None:
-        """Return whose key a client has, None if there are no keys."""
+        """Return the name and role that a client's key is for, None if there are no keys."""
         name = self.network.name_of(peer) if self.has_roles else ""
         return Client(name, ROLES.get(name, Role.WORKER)) if name else None
 
@@ -420,7 +421,7 @@ class Cluster:
         self.visitors[name] = self.world.start(name, task[name])
 
     def require_silent(self, name: str) -> None:
-        """Require that a worker which shard 0 takes for lost was not able to reach it for a time."""
+        """Require that a worker that shard 0 takes for lost could not reach it for the time of a lease."""
         shard, worker, world = self.shards[0], self.workers.get(name), self.world
         since = world.now - self.lease_s / shard.clock.rate - LATE_S
         is_welcome = name in self.clients and self.clients[name].channels[0].welcome is not None
@@ -441,7 +442,7 @@ class Cluster:
 
     @property
     def over(self) -> bool:
-        """Return whether every shard has ended without an error; the last answer holds until a process ends."""
+        """Return whether every shard has ended without an error; the answer is cached until `World.changes` does."""
         if self._seen != self.world.changes:
             self._seen = self.world.changes
             self._over = all(not each.alive and each.result is not None for each in self.shards.values())
@@ -454,7 +455,7 @@ class Cluster:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return what shard 0 says of the run."""
+        """Return the result of shard 0: the facts of the run."""
         found = self.shards[0].result
         assert isinstance(found, dict)
         return found
@@ -465,9 +466,9 @@ class Cluster:
         return (self.folder / "vectors.npy").read_bytes()
 
     def revive(self) -> None:
-        """Start again what was killed or has given up, and with a shard the workers that have ended: it needs some.
+        """Restart processes that were killed or failed, and workers that were told to leave, unless the run is over.
 
-        So is a worker that gave up waiting to be let go: its rows may not have been saved.
+        Also restart a worker that gave up waiting to be let go: its rows may not have been saved.
         """
         if self.over:
             return
@@ -483,7 +484,7 @@ class Cluster:
                 self.start_visitor(name)
 
     def _gave_up(self, name: str) -> bool:
-        """Return whether an ended worker waited in vain for the answer to its goodbye; one that was refused goes on."""
+        """Return whether an ended worker waited in vain for the answer to its goodbye, without being refused."""
         client = self.clients.get(name)
         return client is not None and client.failed is None and any(each.welcome for each in client.channels)
 
@@ -499,8 +500,8 @@ def simulated(
 ) -> Iterator[None]:
     """Let the program's modules use the virtual time, the seed and the simulated network of `cluster()`.
 
-    With `piece_bytes`, rows travel in messages of at most this size, and files in pieces of `data_bytes`; so many
-    checkpoints may be `unwritten`, and shards look every `upload_s` for what is to be uploaded.
+    Rows travel in messages of at most `piece_bytes`, if given, and files in pieces of `data_bytes`. At most `unwritten`
+    automatic checkpoints wait to be written. Shards check every `upload_s` whether something is to be uploaded.
     """
     clock, chance = Clock(world), Secrets(world)
     contexts: list[visitors.SimulatedContext] = []

@@ -1,8 +1,8 @@
-"""A dense model whose training can be checked: what a worker does with it, and where it must end.
+"""A dense model whose training can be checked: what a worker does with it, and which tensors must result.
 
-Its gradient is a function of each parameter alone and has few digits, so that the mean of equal gradients is exact: in
-synchronous training the parameters after so many updates are the same, whichever workers made them. The gradient of
-`count` is 1, so it counts the updates of every shard in every mode.
+The gradient depends on each parameter alone and has few digits, so the mean of equal gradients is exact. In synchronous
+training the parameters after N updates are therefore the same, whichever workers made them. The gradient of `count` is
+1, so `count` counts the updates of every shard in every mode.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ RATE = 1 / 8
 WEIGHTS = 3 * ROW
 COUNTS = 5 * ROW
 FEW, MANY = 7, 7 * ROW // 2
-"""Elements of what is fixed: with MANY, which take fourteen rows, the last of several shards has no other."""
+"""Elements of the fixed tensor: with MANY, which take fourteen rows, the last of several shards has no other rows."""
 SCORED = 5
-"""A worker publishes a score every so many updates, and waits for the answer before it pushes its gradient."""
+"""A worker publishes a score each time after this many updates, and waits for the answer before it pushes."""
 WEIGHT = (np.arange(WEIGHTS, dtype=np.float32) / 64).reshape(8, -1)
 
 
 def rows(fixed: int) -> int:
-    """Return the rows of the model with so many fixed elements, each of which takes four of a row."""
+    """Return the rows of the model with `fixed` fixed elements, each of which takes four elements of a row."""
     return WEIGHTS // ROW + COUNTS // ROW + -(-4 * fixed // ROW)
 
 
@@ -46,7 +46,7 @@ def gradients(parameters: dict[str, Array]) -> dict[str, Array]:
 
 
 def after(updates: int) -> Array:
-    """Return `weight` after so many synchronous updates."""
+    """Return `weight` after a number of synchronous updates."""
     weight = WEIGHT
     for _ in range(updates):
         weight = weight - np.float32(RATE) * gradients({"weight": weight})["weight"]
@@ -54,7 +54,7 @@ def after(updates: int) -> Array:
 
 
 def work(addresses: tuple[str, ...], name: str, timeout_s: float, fixed: int) -> dict[str, Any]:
-    """Train the model as worker `name`, which waits so long for an answer, until the run is over."""
+    """Train the model as worker `name`, which waits for at most `timeout_s` for an answer, until the run is over."""
     with Client(addresses, name, timeout_s=timeout_s) as client:
         client.create({"weight": WEIGHT, "count": np.zeros(COUNTS, np.float32), "fixed": np.arange(fixed)})
         for parameters in client.steps():
@@ -65,9 +65,9 @@ def work(addresses: tuple[str, ...], name: str, timeout_s: float, fixed: int) ->
 
 
 def check(run: Path, options: TrainingOptions, *, undisturbed: bool) -> None:
-    """Raise Broken unless the tensors of a complete run are those of the updates that every shard has made.
+    """Raise Broken unless the tensors of a complete run are those after the updates that every shard has made.
 
-    Shard 0 ends the run. Another one may lack an update whose gradient a lost worker has sent to some shards only.
+    Shard 0 ends the run. Another shard may lack an update whose gradient a lost worker has sent to some shards only.
     """
     values, _ = run_folder.load_tensors(run)
     require(
@@ -79,9 +79,9 @@ def check(run: Path, options: TrainingOptions, *, undisturbed: bool) -> None:
         require(facts["updates"] > 0, f"shard {facts['shard']} has counted none of {options.steps} updates")
     begun = [json.loads(path.read_text()) for path in (run / CHECKPOINTS).glob(f"{GENERATION}*[0-9]")]
     if any(each["number"] and not each["label"].startswith("update-") for each in begun):
-        return  # it was filled with what a worker had pulled before, or each shard had made other updates when asked
+        return  # a worker filled it with what it had pulled, or shards had made different numbers of updates when asked
     trained = np.concatenate([values[name].reshape(-1, ROW) for name in ("weight", "count")])
-    # The run may have ended in the generation before the newest.
+    # The run may have ended in the generation before the newest one.
     for facts in parts:
         (first, last), updates, shard = facts["rows"], facts["updates"], facts["shard"]
         if shard == 0 or undisturbed:

@@ -1,4 +1,4 @@
-"""Seeds that have failed once: tests play them, and `mutants.py` before other seeds."""
+"""Seeds that have failed once: tests play them, and `mutants.py` plays them before most other seeds."""
 
 from __future__ import annotations
 
@@ -87,4 +87,4 @@ FOUND = {
     (1203, 9): "automatic checkpoints in the middle of a sweep were skipped, because partitions were past their rounds",
     (59429, 2): "shards replaced two checkpoints in the store at the same time, and it had none whole",
 }
-"""Seeds that have failed, each with the draw of its time, and what they have found."""
+"""What each (seed, draw) has found, draw being that of its time."""

@@ -20,7 +20,7 @@ from scenario import DRAW, Outcome, Scenario, play_all
 CHUNK = 50
 SHOWN = 10
 STORY_LINES = 80
-"""Of a failed run, so many lines at its end; SEED shows all."""
+"""Lines from the end of a failed run's story; SEED shows all."""
 
 
 def main() -> int:
@@ -58,7 +58,7 @@ def main() -> int:
 
 
 def until_failure(scenarios: Iterable[Scenario]) -> int:
-    """Play scenarios in this process until one fails; print how many it took, its seed, draw and problem, or 0."""
+    """Play scenarios in this process until one fails; print their number, its seed, draw and problem, or just 0."""
     for played, outcome in enumerate(play_all(scenarios), 1):
         if outcome.problem:
             print(played, outcome.scenario.seed, outcome.scenario.draw, outcome.problem)
@@ -68,7 +68,7 @@ def until_failure(scenarios: Iterable[Scenario]) -> int:
 
 
 def many(scenarios: Sequence[Scenario]) -> int:
-    """Play scenarios on all cores; print the failed ones, shrunk, and how to play them again."""
+    """Play scenarios on all cores; print the failed ones, shrunk, and the command that replays each."""
     began, played, longest = time.monotonic(), 0, 0.0
     failed: list[Outcome] = []
     chunks = [scenarios[first : first + CHUNK] for first in range(0, len(scenarios), CHUNK)]
@@ -93,19 +93,19 @@ def many(scenarios: Sequence[Scenario]) -> int:
 
 
 def play_chunk(scenarios: Sequence[Scenario]) -> list[Outcome]:
-    """Play scenarios in this process; only what has failed keeps its story."""
+    """Play scenarios in this process; only failed ones keep their story."""
     logging.disable(logging.CRITICAL)
     return [each if each.problem else dataclasses.replace(each, story=[]) for each in play_all(scenarios)]
 
 
 def replay(scenario: Scenario, *, decisions: bool = False) -> Outcome:
-    """Play one scenario; with `decisions`, its story has what every worker logs, such as each step and its reason."""
+    """Play one scenario; with `decisions`, its story includes what workers log, such as each step and its reason."""
     (outcome,) = play_all([scenario], decisions=decisions)
     return outcome
 
 
 def shrunk(scenario: Scenario) -> Scenario:
-    """Leave faults out, one after the other, as long as the run still fails."""
+    """Remove faults, one after the other, as long as the run still fails."""
     for fault in scenario.faults:
         fewer = dataclasses.replace(scenario, faults=tuple(each for each in scenario.faults if each is not fault))
         if replay(fewer).problem:

@@ -1,4 +1,4 @@
-"""A few hundred clusters with faults; `make simulate` plays many more. See docs/simulation.md."""
+"""Play a few hundred clusters with faults; `make simulate` plays many more. See docs/simulation.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATH = f"{HERE}{os.pathsep}{HERE.parent / 'support'}"
 
 
 def failed(*scenarios: Scenario) -> list[str]:
-    """What went wrong, as one line for each scenario."""
+    """Return the problems of those scenarios that fail, one line each."""
     return [
         f"simulate.py --seed {each.scenario.seed} --draw {each.scenario.draw}: {each.problem}"
         for each in play_all(scenarios)
@@ -54,7 +54,7 @@ def test_protections_that_mutants_remove_are_there() -> None:
 
 
 def test_a_generation_that_another_shard_was_told_survives_a_power_failure(tmp_path: Path) -> None:
-    """Seen to fail: its name was not synced, and shard 0 could begin another one of that number."""
+    """Seen to fail: the name was not synced, and shard 0 could begin another generation of that number."""
     for seed in range(20):
         root = tmp_path / str(seed)
         root.mkdir()
