@@ -1,6 +1,6 @@
-"""What must hold at every step of a simulated run. Each oracle keeps its own account and raises Broken when it differs.
+"""What must hold at every step of a simulated run. An oracle keeps its own account, and raises Broken if that differs.
 
-`ShardOracle` watches one core from its first message to its last, `CheckpointOracle` all that was announced as written.
+`ShardOracle` watches one core from its first message to its last, `CheckpointOracle` every announced checkpoint.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from glovewire.server.core.waiting import MAX_WAITING_PER_SESSION, Outgoing
 from glovewire.server.sessions import Peer, Session
 
 NUMBERS_OF_SHARDS = (1, 2, 1, 3, 1, 4)
-"""On which to restore one checkpoint after the other."""
+"""Numbers of shards on which successive checkpoints are restored, in turn."""
 Sender = tuple[str, int]
 """A session: its name and incarnation."""
 
 
 def require(holds: object, otherwise: str) -> None:
-    """Raise Broken unless something holds."""
+    """Raise Broken with the text `otherwise` unless `holds` is true."""
     if not holds:
         raise Broken(otherwise)
 
@@ -51,8 +51,8 @@ def require(holds: object, otherwise: str) -> None:
 class ShardOracle:
     """Watches a core: call `receives` before and `received` after each message, `ticked` after each tick.
 
-    Every push, report and lease counts once, minibatches stay within the bounds of their mode, and what is kept in
-    memory within its own. `said_by(peer)` returns how many pushes a client has sent that leaves, -1 if unknown.
+    Every push, report and lease counts once; minibatches stay within the bounds of their mode, and memory within its
+    own. `said_by(peer)` returns how many pushes a leaving client has sent, -1 if that is unknown.
     """
 
     def __init__(self, core: Core, checkpoints: CheckpointOracle, said_by: Callable[[Peer], int]) -> None:
@@ -70,13 +70,13 @@ class ShardOracle:
         self._steps = StepOracle(core, self._where)
         self._periods = PeriodOracle(core, self._where)
         self._waiting: set[Peer] = set()
-        """Connections of workers that have said goodbye, and wait for the answer."""
+        """Connections of workers that have said goodbye and wait for the answer."""
         self._was_over = False
         self._session: Session | None = None
         self._before = Counter[str]()
 
     def receives(self, peer: Peer, message: m.Message) -> None:
-        """Look at the state before a message is handled."""
+        """Record the state before a message is handled."""
         sessions, self._was_over = self._state.sessions, self._state.over is not None
         name = sessions.name_at(peer)
         self._session = None if name is None else sessions.by_name.get(name)
@@ -87,7 +87,7 @@ class ShardOracle:
             require(said < 0 or said == message.pushes, f"{name} has sent {said} pushes, and says {message.pushes}")
 
     def received(self, peer: Peer, number: int, message: m.Message, effects: Effects) -> None:
-        """Check what became of a message."""
+        """Check the effects of a message."""
         reply = next((each.message for each in effects.replies if (each.peer, each.number) == (peer, number)), None)
         if isinstance(message, m.Push):
             self._check_push(message)
@@ -102,13 +102,13 @@ class ShardOracle:
         self._check_replies(effects)
 
     def ticked(self, effects: Effects) -> None:
-        """Check what a shard does when nothing has come."""
+        """Check the effects of a tick."""
         self._check_replies(effects)
         if effects.finished is not None and effects.finished.ending is Ending.COMPLETE:
             self._check_rounds()
 
     def _check_push(self, push: m.Push) -> None:
-        """Require that a push has one outcome, is applied once, and is no repeat of a push that was never applied."""
+        """Require that a push has one outcome, is applied once, and counts as a repeat only if it was applied."""
         now = self._state.push_counts.total
         self._pushes["heard"] += 1
         outcomes = [outcome for outcome in OUTCOMES if now[outcome] > self._before[outcome]]
@@ -155,7 +155,7 @@ class ShardOracle:
             self._check_rounds()
 
     def _check_rounds(self) -> None:
-        """Require that every round that was begun is trained, when the run ends because all are."""
+        """Require that every round that was begun has been trained when the run ends."""
         schedule = self._state.progress.schedule
         missing = set() if schedule is None else set(range(self._first, schedule.round)) - self._trained
         require(not missing, f"the run has ended without rounds {sorted(missing)}")
@@ -185,7 +185,7 @@ class ShardOracle:
         self._leases[granted.lease] = granted.round
 
     def _check_memory(self) -> None:
-        """Require that what is kept for pushes and requests stays within its bounds."""
+        """Require that the memory for pushes and requests stays within its bounds."""
         state = self._state
         sessions, waiting = len(state.sessions.by_name), len(state.waiting)
         require(
@@ -213,9 +213,9 @@ class ShardOracle:
 
 
 class PeriodOracle:
-    """Requires, in exclusive order, that automatic checkpoints go on after some were skipped.
+    """Requires, in exclusive order, that automatic checkpoints resume after some were skipped.
 
-    Of two periods in a row that begin while none is unwritten, one ends with a checkpoint.
+    If no checkpoint is unwritten when two consecutive periods begin, at least one of them ends with a checkpoint.
     """
 
     def __init__(self, core: Core, where: str) -> None:
@@ -228,16 +228,16 @@ class PeriodOracle:
 
     @property
     def _period(self) -> int:
-        """Return the number of the period that has begun last; the checkpoint at its end is planned then."""
+        """Return the number of the newest period; the checkpoint at its end is planned when it begins."""
         counts = isinstance(self._blocks, ExclusiveBlocks) and self._every
         return int(self._blocks.rounds.max()) // self._every if counts else 0
 
     def written(self, label: str) -> None:
-        """Take note that a checkpoint is on disk, or has failed."""
+        """Record that a checkpoint is on disk, or has failed."""
         self._written.add(label)
 
     def pushed(self, effects: Effects) -> None:
-        """Check what has begun and ended with a push."""
+        """Check the checkpoints and periods that a push begins or ends."""
         is_free = self._begun <= self._written
         self._begun.update(snapshot.label for snapshot in effects.snapshots)
         if not isinstance(self._blocks, ExclusiveBlocks) or not self._every:
@@ -252,10 +252,10 @@ class PeriodOracle:
 
 
 class StepOracle:
-    """Counts by itself the steps of every worker in minibatch training, and the gradients of every update.
+    """Counts the steps of every worker in minibatch training, and the gradients of every update, independently.
 
-    ssp: no worker gets rows more than S steps ahead of the slowest. sync: none gets any while its gradient waits, and
-    an update lacks the gradients of `backup` workers at most. softsync: an update has floor(workers / N) gradients.
+    ssp: no worker gets rows more than S steps ahead of the slowest. sync: no worker gets rows while its gradient waits,
+    and an update lacks the gradients of at most `backup` workers. softsync: an update has floor(workers / N) gradients.
     """
 
     def __init__(self, core: Core, where: str) -> None:
@@ -269,7 +269,7 @@ class StepOracle:
         self._seen = self._reached()
 
     def pushed(self, session: Session, version: int) -> None:
-        """Count a gradient that was accepted, which may wait for others; in sync it is of the rows that there are."""
+        """Count an accepted gradient, which may wait for others; in sync, require that it is of the current rows."""
         worker, now = session.index, self._seen[0]
         is_late = self._mode.kind == "sync" and version < now
         require(not is_late, f"{session.name}'s gradient of update {version} counts in {now} at {self._where}")
@@ -325,7 +325,7 @@ class CheckpointOracle:
     """Restores, with the program's own code, every checkpoint that all shards have announced in one generation.
 
     `config` is that of any shard; `at(round)` returns the rows that exclusive order has at the start of a round, None
-    if that is not known.
+    if they are not known.
     """
 
     def __init__(
@@ -344,7 +344,7 @@ class CheckpointOracle:
         self.restored = 0
 
     def announced(self, generation: int, shard: int, label: str) -> None:
-        """Take note that a shard says that its part is on disk; restore the checkpoint if it is the last part."""
+        """Record that a shard reports its part as on disk; restore the checkpoint once all parts are."""
         told = self._announced[generation, label]
         told.add(shard)
         self._lost.discard(label)
@@ -354,7 +354,7 @@ class CheckpointOracle:
                 self.restore(label)
 
     def answered(self, label: str) -> None:
-        """Restore a checkpoint that a client was told is written."""
+        """Restore a checkpoint that a client was told is on disk."""
         if label not in self._removed | self._lost and not self.is_damaged(label):
             with self._observing():
                 self.restore(label)
@@ -365,7 +365,7 @@ class CheckpointOracle:
         return False
 
     def damaged(self, label: str, shard: int) -> None:
-        """Take note that the part of a shard has changed on the disk; it may be written again."""
+        """Record that the part of a shard has changed on the disk; it may be written again."""
         self._damaged.add((label, shard))
         self.has_damage = True
 
@@ -374,7 +374,7 @@ class CheckpointOracle:
         return any(label == each for each, _ in self._damaged)
 
     def complete(self, generation: Generation) -> list[str]:
-        """Return the labels of what every shard has announced in a generation, and what is neither lost nor damaged."""
+        """Return the labels of checkpoints that every shard has announced in a generation, except lost or damaged ones."""
         return [
             label
             for (number, label), told in self._announced.items()
@@ -383,12 +383,12 @@ class CheckpointOracle:
         ]
 
     def forget(self) -> None:
-        """Take note that all disks were lost, perhaps while the answer to a client is on its way."""
+        """Record that all disks were lost, perhaps while the answer to a client is on its way."""
         self._lost.update(label for _, label in self._announced)
         self._announced.clear()
 
     def removed(self, labels: Sequence[str]) -> None:
-        """Take note that checkpoints were pruned; none may be that from which the newest generation began."""
+        """Record that checkpoints were pruned; require that the newest generation did not begin from one of them."""
         self._removed.update(labels)
         if labels:
             with self._observing():
@@ -396,7 +396,7 @@ class CheckpointOracle:
             require(begun not in labels, f"{begun} is removed, and shards that come late begin from it")
 
     def begins(self) -> None:
-        """Require that the parts with which the newest generation begins belong together."""
+        """Require, except in exclusive order, that the newest generation begins from parts of one generation."""
         generation = self.newest()
         if generation is None or not generation.label or self._config.options.consistency == "exclusive":
             return
@@ -406,7 +406,7 @@ class CheckpointOracle:
             require(len(of) == 1, f"{generation.label} has parts of generations {of}")
 
     def restore(self, label: str, run: Path | None = None) -> None:
-        """Restore a checkpoint, from the folder `run` if given, on one to four shards, see NUMBERS_OF_SHARDS."""
+        """Restore a checkpoint, from the folder `run` if given, on one to four shards; see NUMBERS_OF_SHARDS."""
         if run is None and self._is_being_removed(label):
             self.require_kept(reached(label))
             return
@@ -427,7 +427,7 @@ class CheckpointOracle:
             require(rows.tobytes() == expected.tobytes(), f"checkpoint {label} is not the state of round {round}")
 
     def _is_being_removed(self, label: str) -> bool:
-        """Return whether a part of a checkpoint has no manifest any more, with which its removal begins."""
+        """Return whether a part of a checkpoint has lost its manifest, which is removed first."""
         run, parts = self._config.out, range(self._config.shards)
         folders = [files.part_folder(run, label, shard, self._config.shards) for shard in parts]
         return any(each.exists() and not (each / MANIFEST).exists() for each in folders)
@@ -437,7 +437,7 @@ class CheckpointOracle:
         return generations.newest(self._config.out)
 
     def furthest(self) -> float:
-        """Return how far a run has come that must not be lost: the rounds or updates of an announced checkpoint."""
+        """Return the progress that must not be lost: the rounds or updates of the furthest announced checkpoint."""
         generation = self.newest()
         if generation is None:
             return -1.0
@@ -445,7 +445,7 @@ class CheckpointOracle:
         return max(map(reached, [begun, *self.complete(generation)]))
 
     def require_kept(self, furthest: float) -> None:
-        """Require that the run can be resumed from as far as it had come."""
+        """Require that the run can be resumed from `furthest` or later."""
         try:
             label, parts = files.newest(self._config.out)
         except ArtifactError:
@@ -457,7 +457,7 @@ class CheckpointOracle:
 
 
 def reached(label: str, run: Path | None = None, parts: int = 0) -> float:
-    """Return the rounds or updates in a label; a requested checkpoint counts if it is read from `run`."""
+    """Return the rounds or updates in a label; those of a requested checkpoint are read from `run`, if given."""
     kind, _, number = label.partition("-")
     if kind == "asked" and run is not None:
         return reached_by(files.read_facts(run, label, parts)[0])
@@ -465,7 +465,7 @@ def reached(label: str, run: Path | None = None, parts: int = 0) -> float:
 
 
 def reached_by(facts: Mapping[str, Any]) -> float:
-    """Return the rounds or updates in the facts of a part, as labels count them."""
+    """Return the rounds or updates in the facts of a part, counted as in labels."""
     if facts["round"] >= 0:
         return float(facts["round"])
     return float(facts["updates"] if facts.get("tensors") else facts["gradients"])

@@ -1,7 +1,7 @@
-"""A run and its faults, all from one seed; and what must hold whatever happens.
+"""A run and its faults, drawn from one seed, and what must hold whatever happens.
 
-Faults come when so many messages have been sent. After the last of them the network is good, what was killed is started
-again, and the run must end within ENDS_WITHIN_S.
+Each fault comes after a number of messages. After the last fault the network is good, killed processes are restarted,
+and the run must end within ENDS_WITHIN_S.
 """
 
 from __future__ import annotations
@@ -73,67 +73,67 @@ FAULTS = (
     "fill queue",
 )
 END_FAULTS = ("kill worker", "kill shard", "stop shard", "cut", "lose one way", "kill while writing", "power failure")
-"""Those that also come when the run begins to end."""
+"""Faults that also come when the run begins to end."""
 MORE_END_FAULTS = ("stop worker", "cut all", "slow link", "fill queue", "cut visitor", "disk full", "disk fails")
-"""These, too, since draw 10."""
+"""More of them, since draw 10."""
 SINCE = {
     "damage checkpoint": 3, "liar": 3, "damage strip": 4, "fill queue": 6, "idler": 6, "damage beginning": 10,
     "old disk": 10, "dying disk": 11,
 }  # fmt: skip
-"""The draw with which a kind of faults or a visitor has come; the others have always been there. See DRAW."""
+"""The draw that introduced a kind of fault or a visitor; those not listed exist since draw 1. See DRAW."""
 VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1, "liar": 0.2, "idler": 0.1}
-"""The share of seeds with a monitor, an administrator, one who lets it go on after every epoch, one who ends it, one
-who sends what must be refused, and one who takes strips and trains nothing."""
+"""The share of seeds with a monitor, an administrator, one that resumes a held run after every epoch, one that ends the
+run, a peer that sends what must be refused, and a peer that takes strips and trains nothing."""
 STORED = 0.13
-"""The share of seeds whose checkpoints are kept in a store, too."""
+"""The share of seeds whose checkpoints are also kept in a store."""
 POLICIES = ("none", "none", "inverse", "hyperbolic:2", "gap", "dc:0.5")
-"""Policies of staleness. Synchronous training has no staleness, so that they change nothing there."""
+"""Policies of staleness. Synchronous training has no staleness, so they change nothing there."""
 INIT, WITH_ROLES = 0.2, 0.3
-"""The share of seeds whose rows begin with the vectors of another run, and of those in which keys have roles."""
+"""The shares of seeds whose rows begin with the vectors of another run, and in which keys have roles."""
 DRAW = 11
-"""What a seed draws has changed: 1 is without stores, 2 without hostile peers, roles, other vectors to begin with,
-policies of staleness, damaged checkpoints, and fewer checkpoints that may be unwritten; 3 without files in small
-pieces, small caches, and damaged strips; up to 4 runs were about twice as long, and all of them ended with n-grams; up
-to 5 runs were of one to three epochs and up to six workers, and no client's queue was ever full; up to 6 there were
-more shards, an idle one looked at its clock ten times a second, uploads were looked for up to fifty times a second, and
-faults took up to twelve seconds; up to 7 runs of shards apart or with a store were more,
-but no longer than others, and had fewer faults of their own, a fault that found nothing to harm was over, and every
-shard had trained rows; up to 8 blocks were trained for one epoch at a time; up to 9 each run could have faults of all
-kinds, each at a time of its own, fewer kinds of them at the end, and no disk got an old state back; up to 10 a disk
-that failed told which files it had, and none failed before it was lost."""
+"""Version of what a seed draws. Draw 1 is without stores. 2 is without hostile peers, roles, initial vectors from
+another run, policies of staleness, damaged checkpoints, and lower limits of unwritten checkpoints. 3 is without files
+in small pieces, small caches, and damaged strips. Up to 4, runs were about twice as long, and all ended with n-grams.
+Up to 5, runs had one to three epochs and up to six workers, and no client's queue was ever full. Up to 6, there were
+more shards, an idle one looked at its clock ten times a second, uploads were looked for up to fifty times a second,
+and faults took up to twelve seconds. Up to 7, more runs had shards apart or a store, but these were no longer than
+others and had fewer faults of their own; a fault that found nothing to harm was not retried; every shard had trained
+rows. Up to 8, blocks were trained for one epoch at a time. Up to 9, each run could have faults of all kinds, each at
+its own time; fewer kinds came at the end; no disk got an old state back. Up to 10, a failing disk still told which
+files it had, and no disk failed before it was lost."""
 NGRAMS = 0.2
-"""The share of seeds whose runs end with n-grams, which takes longer than the training."""
+"""The share of seeds whose runs end with n-grams, which take longer than the training."""
 PLENTY = 1 << 30
-"""Bytes of a cache that is never full."""
+"""Size of a cache that is never full, in bytes."""
 EACH_KIND = 1 / 7
-"""Of a seed's number of faults, the expected share of each kind."""
+"""Expected share of each kind in a seed's number of faults."""
 END_EARLY = 20
-"""After how many messages of the end, in the mean, faults come."""
+"""Mean number of messages between the beginning of the end and a fault."""
 FEW_KINDS = BURSTS = 0.5
-"""The share of seeds with few kinds of faults, and of those in which faults come together."""
+"""The shares of seeds with few kinds of faults, and with faults that come together."""
 FEWER = 3
-"""If there are few kinds, each takes part in one of so many seeds, and comes so many times as often."""
+"""With few kinds, each takes part in one of FEWER seeds, and comes FEWER times as often."""
 TOGETHER_S = (0.1, 0.5, 2.0, 10.0)
-"""How long a burst of faults lasts, in the mean."""
+"""How long a burst of faults lasts, on average."""
 EXPECTED = (DeadlineExceeded, Interrupted, NotReady)
 """Errors with which a process may end when its peers are away."""
 ENDS_WITHIN_S = 180.0
 MOST_PROCESSOR_S = 30.0
-"""What a run may take of real processor time; the longest takes a tenth."""
+"""Real processor time that a run may take; the longest takes a tenth."""
 REVIVE_S = 0.5
 TRIES, AGAIN_AFTER = 400, 5
-"""How often a fault is tried that has found nothing to harm, and after how many messages."""
+"""How often a fault that finds nothing to harm is tried, and after how many messages it is tried again."""
 LEFTOVER = f".[!g]*.shard-*{PARTIAL}"
-"""Names under which killed shards were writing a part of a checkpoint; those of generations stay."""
+"""Scratch names of parts of checkpoints that killed shards were writing; those of generations stay."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 WORDS, DIM = 40, 4
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that happens once `after` messages have been sent: to a process or link that `pick` chooses.
+    """Something that happens, once `after` messages have been sent, to a process or link that `pick` chooses.
 
-    With `at_end`, they are counted from when the first shard says that the run ends.
+    With `at_end`, messages are counted from when the first shard says that the run ends.
     """
 
     after: int
@@ -143,7 +143,7 @@ class Fault:
     at_end: bool = False
     tries: int = 1
     later_s: float = 0.0
-    """How much later it comes: of faults that come together, each at a time of its own."""
+    """Additional delay, which gives each fault of a burst its own time."""
 
     def __str__(self) -> str:
         end, later = " of the end" * self.at_end, f" and {self.later_s:.2f} s" * (self.later_s > 0.0)
@@ -152,11 +152,11 @@ class Fault:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is run, and what happens to it."""
+    """A run, and what happens to it."""
 
     seed: int
     draw: int
-    """What seeds meant, see DRAW."""
+    """Version of what the seed means, see DRAW."""
     shards: int
     workers: int
     checkpoint_every: int
@@ -164,47 +164,47 @@ class Scenario:
     weather: Weather
     faults: tuple[Fault, ...]
     piece_bytes: int = 0
-    """Largest push or pull of rows in one message; 0 is the program's own limit, which no run here reaches."""
+    """Largest push or pull of rows in one message; 0 stands for the program's own limit, which no run here reaches."""
     drift: float = 0.0
-    """Each process's clock has a rate from 1 - drift to 1 + drift, and begins anywhere."""
+    """Each process's clock has a rate from 1 - drift to 1 + drift; unless drift is 0, it begins anywhere."""
     visitors: tuple[str, ...] = ()
-    """Who is there beside shards and workers, see VISITORS."""
+    """Peers other than shards and workers, see VISITORS."""
     finish_s: float = 0.0
     """When the finisher comes."""
     disk_step_s: float = 0.0
-    """What a call to the disk takes."""
+    """Duration of a call to the disk."""
     one_pid: bool = False
     """Whether all processes have the same id, as those of containers do."""
     apart: bool = False
-    """Whether each shard has a folder of its own, on a disk of its own, and workers have no dataset."""
+    """Whether each shard has its own folder, on its own disk, and workers have no dataset."""
     stored: bool = False
-    """Whether checkpoints are kept in a store, too."""
+    """Whether checkpoints are also kept in a store."""
     kept: int = 3
     """How many old checkpoints a shard keeps."""
     init: bool = False
     """Whether rows begin with the vectors of another run."""
     roles: bool = False
-    """Whether every client has a key, which is for a role."""
+    """Whether every client has a key with a role."""
     unwritten: int = MAX_UNWRITTEN
     """How many automatic checkpoints may be unwritten."""
     data_bytes: int = m.MAX_DATA_BYTES
     """Largest piece of a file in one message."""
     cache_bytes: int = PLENTY
-    """What a worker's cache may have, if it has no dataset."""
+    """Size of the cache of a worker that has no dataset."""
     fixed: int = dense_model.FEW
-    """How many elements of a dense model are fixed."""
+    """Number of fixed elements of a dense model."""
     tick_s: float = 0.1
-    """How often a shard that has nothing to do looks at its clock."""
+    """Time after which an idle shard looks at its clock."""
     keen: bool = False
-    """Whether the administrator wants nothing but checkpoints."""
+    """Whether the administrator requests nothing but checkpoints."""
     silent_disks: bool = False
-    """Whether a disk that fails does not tell either which files it has."""
+    """Whether queries which files exist also fail on a failing disk."""
     upload_s: float = 0.5
-    """How often a shard looks for what is to be uploaded to the store: a run here takes few seconds."""
+    """Time after which a shard looks for what is to be uploaded to the store; runs here take only seconds."""
 
     @classmethod
     def of(cls, seed: int, draw: int = DRAW) -> Scenario:
-        """Draw a scenario. Each question has a random stream of its own: a new one does not change old answers."""
+        """Draw a scenario. Each question has its own random stream, so a new question does not change old answers."""
         is_third, is_fourth, is_short, is_sixth, is_seventh, is_eighth, is_ninth, is_tenth, is_eleventh = (
             draw >= n for n in range(3, 12)
         )
@@ -223,7 +223,7 @@ class Scenario:
         are_apart = 0.07 if is_eighth else 0.12 if is_seventh else 0.15 if is_short else 0.2
         apart = shards > 1 and share("apart") < are_apart
         stored = draw >= 2 and share("store") < (STORED if is_eighth else 0.2)
-        if is_longer := is_eighth and (apart or stored):  # there is more that has to happen before the end
+        if is_longer := is_eighth and (apart or stored):  # more has to happen before the end
             epochs, steps = ([4, 6], [20, 40]) if apart else ([2, 3, 4], [8, 20])
         elif is_sixth:
             epochs, steps = [1, 1, 2], [3, 8]
@@ -256,7 +256,7 @@ class Scenario:
                 "staleness": ask("staleness").choice(POLICIES) if mode == "sync" and is_third else "none",
             }  # fmt: skip
         visitors = [name for name in of_draw(VISITORS) if share(name) < VISITORS[name]]
-        if "liar" in visitors and "idler" in visitors:  # against both, synchronous training takes minutes for a step
+        if "liar" in visitors and "idler" in visitors:  # with both, a step of synchronous training takes minutes
             visitors.remove("idler")
         if options.get("schedule", "tensors" if "objective" in options else "blocks") != "blocks":
             visitors = [name for name in visitors if name != "scorer"]
@@ -309,10 +309,10 @@ class Scenario:
 
 @dataclass
 class FaultDraw:
-    """Draws faults that come after so many messages, and last so many seconds, in the mean.
+    """Draws faults that come after `early` messages on average, and last for one of the times in `lasting` on average.
 
-    With `few_kinds`, two of three kinds never come, and the others three times as often. With `bursts`, all come within
-    seconds after few moments: a second fault finds what is still busy with a first one.
+    With `few_kinds`, two of three kinds never come, and the third comes three times as often. With `bursts`, all come
+    within seconds after a few moments, so that a second fault hits processes that are still busy with the first.
     """
 
     ask: Callable[[str], random.Random]
@@ -322,7 +322,7 @@ class FaultDraw:
     bursts: bool
 
     def __call__(self, kinds: Sequence[str], most: int, *, at_end: bool = False) -> list[Fault]:
-        """Draw faults of some kinds; those at the end of a run come sooner after it than others after the beginning."""
+        """Draw faults of some kinds; with `at_end`, they follow the beginning of the end sooner than others the start."""
         early, where = (END_EARLY, " at the end") if at_end else (self.early, "")
         moments = self.ask(f"moments{where}")
         bursts = [int(moments.expovariate(1 / early)) for _ in range(moments.choice([1, 1, 2, 3]))]
@@ -345,7 +345,7 @@ class FaultDraw:
 
 @dataclass
 class Outcome:
-    """What became of a scenario: `problem` is "" if all holds."""
+    """The outcome of a scenario: `problem` is "" if everything holds."""
 
     scenario: Scenario
     problem: str = ""
@@ -356,7 +356,7 @@ class Outcome:
 
 @contextlib.contextmanager
 def _decisions_told(world: World) -> Iterator[None]:
-    """Add to the story what workers log, from level debug on; other processes log nothing."""
+    """Add what workers log, from level debug on, to the story; other processes log nothing."""
     everything, workers, handler = (
         logging.getLogger("glovewire"),
         logging.getLogger("glovewire.worker"),
@@ -381,7 +381,7 @@ def _decisions_told(world: World) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched() -> Iterator[None]:
-    """Raise Broken, wherever the run is, once it has taken MOST_PROCESSOR_S: in a busy loop no virtual time passes."""
+    """Raise Broken once a run has taken MOST_PROCESSOR_S, wherever it is: in a busy loop no virtual time passes."""
 
     def end(*_: object) -> None:
         raise Broken(f"a loop without end: {MOST_PROCESSOR_S:.0f} s of processor time")
@@ -397,9 +397,9 @@ def _watched() -> Iterator[None]:
 
 @_watched()
 def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcome:
-    """Run a scenario in `folder`, which holds the dataset, and check what must hold.
+    """Run a scenario in `folder`, which contains the dataset, and check what must hold.
 
-    With `decisions`, the story has all that workers log.
+    With `decisions`, the story includes everything that workers log.
     """
     world, outcome = World(scenario.seed, drift=scenario.drift), Outcome(scenario)
     root = folder / f"disk-{scenario.seed}"
@@ -460,7 +460,7 @@ def play(scenario: Scenario, folder: Path, *, decisions: bool = False) -> Outcom
 
 
 def _disks(scenario: Scenario, world: World, root: Path) -> list[Disk]:
-    """Make the disk of the run folder, or those of shards that share none."""
+    """Make the disk of the run folder, or a disk for each shard if they share no folder."""
     disk = partial(Disk, world, step_s=scenario.disk_step_s, one_pid=scenario.one_pid, silent=scenario.silent_disks)
     if not scenario.apart:
         return [disk(root)]
@@ -487,7 +487,7 @@ def _revive_often(cluster: Cluster) -> None:
 
 
 def _let_all_happen(cluster: Cluster, disks: Sequence[Disk], faults: Sequence[Fault]) -> None:
-    """Run until the last fault has happened or the run is over; then the weather is good."""
+    """Run until the last fault has happened or the run is over; then make the network good."""
     counts = cluster.network.counts
     at_any_time, at_end = ([fault for fault in faults if fault.at_end is which] for which in (False, True))
 
@@ -528,7 +528,7 @@ def _let_all_happen(cluster: Cluster, disks: Sequence[Disk], faults: Sequence[Fa
 
 
 def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> bool:
-    """Let a fault happen; return False if there is nothing yet that it could harm."""
+    """Let a fault happen; return False if it finds nothing to harm yet."""
     world = cluster.world
     workers, shards = list(cluster.workers.values()), list(cluster.shards.values())
     worker, shard = (some[int(fault.pick * len(some))] for some in (workers, shards))
@@ -608,7 +608,7 @@ def _let_happen(cluster: Cluster, disks: Sequence[Disk], fault: Fault) -> bool:
 
 
 def _damage_one(cluster: Cluster, disk: Disk, shard: str, pick: float) -> None:
-    """Change a byte of a checkpoint that is not the last one, and kill a shard."""
+    """Change a byte of a checkpoint that is not a final one, and kill a shard."""
     generation = cluster.checkpoints.newest()
     labels = [] if generation is None else cluster.checkpoints.complete(generation)
     labels = [label for label in labels if not label.startswith(FINAL)]
@@ -618,7 +618,7 @@ def _damage_one(cluster: Cluster, disk: Disk, shard: str, pick: float) -> None:
 
 
 def _damage(cluster: Cluster, disk: Disk, label: str, pick: float, parts: int) -> bool:
-    """Change a byte of a part of a checkpoint; return False if it is not there."""
+    """Change a byte of a part of a checkpoint; return False if the part does not exist."""
     number = int(pick * 7919) % parts
     folder = files.part_folder(cluster.folder, label, number, parts)
     if not folder.exists():
@@ -638,7 +638,7 @@ def _still_there(cluster: Cluster) -> str:
 
 
 def _problem(scenario: Scenario, cluster: Cluster) -> str:
-    """Return what does not hold of a run that is over, "" if all does."""
+    """Return what is wrong with a run that is over, "" if everything holds."""
     facts = cluster.facts
     may_end = ["complete", "over", *(["asked"] if "finisher" in scenario.visitors else [])]
     if facts["ending"] not in may_end:
@@ -676,9 +676,9 @@ def _problem(scenario: Scenario, cluster: Cluster) -> str:
 
 
 def _was_asked(run: Path) -> set[str]:
-    """Return the generations that a shard knows of and that were to end, as the run was asked to in the one before.
+    """Return the generations known to a shard that had to end, because the run was asked to end in the previous one.
 
-    By their names in the stream, `Generation.run`.
+    They are named as in the stream, by `Generation.run`.
     """
     paths = (run / CHECKPOINTS).glob(f"{GENERATION}*[0-9]")
     begun = [generations.parse_generation(path.read_text(), str(path)) for path in paths]
@@ -708,7 +708,7 @@ class CutRecorder(ShardOracle):
 
 
 class UndisturbedCluster(Cluster):
-    """One shard and one worker in good weather."""
+    """One shard and one worker on a good network."""
 
     recorder: CutRecorder
 
@@ -720,7 +720,7 @@ class UndisturbedCluster(Cluster):
 
 @cache
 def undisturbed(options: str, *, init: bool) -> tuple[bytes, list[Rows]]:
-    """Return the vectors of one shard and one worker in good weather, and their rows at the start of each round."""
+    """Return the vectors of one shard and one worker on a good network, and their rows at the start of each round."""
     world, cluster = World(0), None
     with TemporaryDirectory(dir=MEMORY) as name, simulated(world, lambda: cluster):  # type: ignore[arg-type,return-value]
         folder = Path(name)
@@ -737,7 +737,7 @@ def undisturbed(options: str, *, init: bool) -> tuple[bytes, list[Rows]]:
 
 
 def prepare(folder: Path) -> None:
-    """Make the dataset, and vectors with which some of its words may begin."""
+    """Make the dataset, and initial vectors for some of its words."""
     random_dataset(folder / "data", size=WORDS)
     words = [*Dataset.open(folder / "data").words[::2], "elsewhere"]
     (folder / "init").mkdir()
@@ -746,7 +746,7 @@ def prepare(folder: Path) -> None:
 
 
 def play_all(scenarios: Iterable[Scenario], *, decisions: bool = False) -> Iterator[Outcome]:
-    """Run scenarios in a folder in memory, and yield what came of each; `decisions` is as in `play`."""
+    """Run scenarios in a folder in memory, and yield the outcome of each; `decisions` is as in `play`."""
     with TemporaryDirectory(dir=MEMORY) as name, _garbage_collected_seldom():
         folder = Path(name)
         prepare(folder)
