@@ -1,7 +1,7 @@
-"""Shards that share no folder: each has a disk of its own, which it may lose, and a socket for the other shards.
+"""Shards that share no folder: each has its own disk, which it may lose, and a socket for the other shards.
 
-`ApartOracle` holds what decision 30 promises as long as at most one disk is lost at a time: a checkpoint that every
-shard has on its disk is not lost; no shard serves twice in one generation, nor do two in different ones of a number.
+`ApartOracle` checks what decision 30 promises as long as at most one disk is lost at a time: a checkpoint that every
+shard has on its disk is not lost, no shard serves twice in one generation, and no two in different ones of one number.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ APART_FAULTS = (
 )
 APART_END_FAULTS = ("cut shards", "slow shards", "isolate shard", "lose disk", "shard loses power", "leave behind")
 LEFT_OVER = MAX_UNWRITTEN
-"""Copies of a shard's parts that another may have at the end, and the owner not any more: it has removed one for each
-checkpoint that it wrote since the other looked, and at the end of a run it writes all that are due at once."""
+"""Most copies of parts that another shard may have at the end though their owner has removed the parts: it removes one
+for each checkpoint that it wrote since the other looked, and at the end of a run it writes all due ones at once."""
 LONGER = 3.0
-"""Shards are cut from each other for so many times longer: they wait 20 s for each other when they start."""
+"""Factor by which cuts between shards last longer than others: starting shards wait 20 s for each other."""
 
 
 def address_of(shard: int) -> str:
-    """Return where the other shards reach a shard."""
+    """Return the address at which other shards reach a shard."""
     return f"tcp://10.0.0.{shard + 1}:5557"
 
 
@@ -87,7 +87,7 @@ class SimulatedPeerSocket:
         network.listeners[address] = self
 
     def arrive(self, peer: bytes, frames: list[Frame]) -> None:
-        """Take a request from the network; those to a process that is gone are lost."""
+        """Take a request from the network; requests to a process that has ended are lost."""
         if self._thread is None or self._thread.alive:
             self._arrived.append((peer, frames))
             self._wake()
@@ -115,7 +115,7 @@ class SimulatedPeerSocket:
 
 @contextlib.contextmanager
 def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[None]:
-    """Let shards that share no folder use the virtual time and the simulated network, and an oracle see them begin."""
+    """Let shards that share no folder use virtual time and the simulated network, and oracles see their generations."""
 
     def client(addresses: Sequence[str], name: str, dataset: str, silence_s: float, _: object) -> clients.RequestClient:
         links = SimulatedLinks(cluster().network, name, tuple(addresses))
@@ -155,7 +155,7 @@ def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[No
             with world.observing():
                 cluster().when_begun.pop(0)(generation)
 
-    _checksum.cache_clear()  # what it saves is time, and a run must not depend on the one before
+    _checksum.cache_clear()  # cached checksums save time, and a run must not depend on the one before
     with contextlib.ExitStack() as stack:
         for name, stands in [
             ("time", Clock(world)), ("threading", threading(world)), ("RequestClient", client), ("PeerSocket", socket),
@@ -169,7 +169,7 @@ def apart_simulated(world: World, cluster: Callable[[], Cluster]) -> Iterator[No
 
 
 def parts_on(run: Path) -> dict[str, bytes]:
-    """Return the parts of checkpoints in a run folder, by name, with their manifests."""
+    """Return the manifests of the parts of checkpoints in a run folder, by name of the part."""
     found, folder = {}, f"{run / CHECKPOINTS}/"
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         if ".shard-" in name and not name.startswith("."):
@@ -182,13 +182,13 @@ def parts_on(run: Path) -> dict[str, bytes]:
 
 @lru_cache(1000)
 def _read(path: str, modified_ns: int, inode: int) -> bytes:
-    """Return the content of a file; time and inode tell versions apart."""
+    """Return the content of a file; time and inode distinguish its versions."""
     del modified_ns, inode
     return Path(path).read_bytes()
 
 
 class UnionOracle(CheckpointOracle):
-    """Restores checkpoints from the parts that shards have on their own disks, or have copies of."""
+    """Restores checkpoints from the parts, or copies of parts, that shards have on their own disks."""
 
     def __init__(self, root: Path, runs: Sequence[Path], *args: Any) -> None:
         super().__init__(*args)
@@ -197,7 +197,7 @@ class UnionOracle(CheckpointOracle):
         """Checkpoints of which a part was lost before another shard had a copy."""
 
     def announced(self, generation: int, shard: int, label: str) -> None:
-        """See CheckpointOracle: what had been lost may be written again."""
+        """See CheckpointOracle; a part that had been lost may be written again."""
         name = files.part_folder(self._union, label, shard, self._config.shards).name
         self.gone.discard(name)
         super().announced(generation, shard, label)
@@ -216,14 +216,14 @@ class UnionOracle(CheckpointOracle):
                 found = [place for place in places if (place / CHECKPOINTS / name).exists()]
                 require(found, f"{name} has been announced, and no disk has it")
                 place = next((place for place in found if (place / CHECKPOINTS / name / MANIFEST).exists()), None)
-                if place is None:  # it is being removed, which begins with the manifest
+                if place is None:  # the part is being removed, manifest first
                     self.require_kept(reached(label))
                     return
                 os.symlink(place / CHECKPOINTS / name, run / CHECKPOINTS / name)
         super().restore(label, run)
 
     def note_gone(self) -> None:
-        """Take note of parts that no disk has: newer ones were lost, and these had been removed by their owner."""
+        """Record parts that no disk has: newer ones were lost, and the owner had removed these."""
         there = set().union(*map(parts_on, self._runs))
         self.gone.update({name for _, label in self._announced for name in self._parts_of(label)} - there)
 
@@ -232,12 +232,12 @@ class UnionOracle(CheckpointOracle):
         return not self.gone.isdisjoint(self._parts_of(label))
 
     def newest(self) -> Generation | None:
-        """See CheckpointOracle: of all disks."""
+        """See CheckpointOracle; consider all disks."""
         found = [generation for run in self._runs if (generation := generations.newest(run)) is not None]
         return max(found, key=lambda generation: generation.number, default=None)
 
     def require_kept(self, furthest: float) -> None:
-        """Require that the parts of what must be kept are on some disk; see `ApartOracle` for what follows."""
+        """Require that the parts of a checkpoint at `furthest` or later are on some disk; see also `ApartOracle`."""
         found: set[str] = set().union(*map(parts_on, self._runs))
         labels = {name.partition(".shard-")[0] for name in found}
         whole = [label for label in labels if found.issuperset(self._parts_of(label))]
@@ -251,7 +251,7 @@ class UnionOracle(CheckpointOracle):
 
 
 class ApartOracle:
-    """Holds the promises of decision 30; `disks` are those of the shards, `runs` their run folders."""
+    """Checks the promises of decision 30; `disks` are those of the shards, `runs` their run folders."""
 
     def __init__(self, world: World, disks: Sequence[Disk], runs: Sequence[Path], checkpoints: UnionOracle) -> None:
         self._world, self.disks, self.runs, self._checkpoints = world, disks, runs, checkpoints
@@ -259,32 +259,32 @@ class ApartOracle:
         self._kept = -1.0
         self._restored: set[str] = set()
         self._whole: dict[str, tuple[bytes, ...]] = {}
-        """The manifests of checkpoints that were found whole, by label."""
+        """Manifests of checkpoints that were found complete, by label."""
         self._contents: dict[int, str] = {}
         self._line = {0: math.inf}
-        """How far each generation had come when the next one began from it, infinity for the newest that serves.
+        """The progress of each generation at which the next one began from it, infinity for the newest that serves.
 
-        The run has lost what a generation trained after that, and all of those that are not named here.
+        The run has lost what a generation trained after that point, and all generations that are not listed here.
         """
         self._served: set[tuple[int, int]] = set()
         self._begun: set[str] = set()
         """The generations that shard 0 has had on its disk, by content."""
         self._started: dict[int, tuple[float, bool]] = {}
-        """When each shard was started that does not serve yet, and whether its disk was empty then."""
+        """For each shard that does not serve yet: when it was started, and whether its disk was empty then."""
         self._answered: set[tuple[str, str]] = set()
-        self._told: dict[str, set[str]] = {}
-        """The parts that a shard was told last, by its name."""
         """Which shards have been answered by which others since they were started, by name and address."""
+        self._told: dict[str, set[str]] = {}
+        """The parts that a shard was told of last, by its name."""
         self._in_vain: dict[tuple[int, int], Counter[int]] = {}
-        """How often a shard has asked others in vain since it copied from one, by both."""
+        """How often a shard has asked others in vain since it copied from one, by (asking shard, copied shard)."""
         self._went_back = False
         self.lost: set[int] = set()
-        """Shards that have lost files, and do not have back yet what the others have."""
+        """Shards that have lost files and do not have everything back yet that the others have."""
         self.dying: set[int] = set()
         """Shards whose disks fail until they are lost."""
 
     def look(self) -> None:
-        """Note which checkpoints every shard has on its disk: none of them may be lost; restore each from one disk."""
+        """Record which checkpoints every shard has on its disk, since none may be lost; restore each from one disk."""
         found = [parts_on(run) for run in self.runs]
         common = set.intersection(*(set(parts.items()) for parts in found))
         shards = len(self.runs)
@@ -311,9 +311,9 @@ class ApartOracle:
         return False
 
     def _leads_here(self, label: str, manifest: bytes) -> bool:
-        """Return whether the training that goes on has come from a checkpoint; in exclusive order there is only one.
+        """Return whether the current training descends from a checkpoint; in exclusive order all are the same.
 
-        A generation that begins without checkpoints that cannot be reached writes others of the same names.
+        A generation that begins without checkpoints that cannot be reached writes others with the same names.
         `manifest` is that of the first part.
         """
         facts = Manifest.parse(manifest, "it").facts
@@ -321,7 +321,7 @@ class ApartOracle:
         return facts["options"]["consistency"] == "exclusive" or reached(label) <= came
 
     def _is_back(self, shard: int, found: Sequence[dict[str, bytes]]) -> bool:
-        """Return whether a shard that has lost files has again the generation, and parts, that all others have."""
+        """Return whether a shard that lost files has the generation and parts back that all other shards have."""
         others = [each for other, each in enumerate(found) if other != shard]
         numbers = [-1 if (each := generations.newest(run)) is None else each.number for run in self.runs]
         common = set.intersection(*map(set, others))
@@ -329,19 +329,19 @@ class ApartOracle:
         return common <= found[shard].keys() and numbers[shard] == max(numbers) == served
 
     def starts(self, shard: int) -> None:
-        """Take note that a shard is started."""
+        """Record that a shard is started."""
         mark = self.runs[shard] / CHECKPOINTS / f".shard-{shard}-of-{len(self.runs)}"
         self._started[shard] = self._world.now, not mark.exists()
         self._answered = {each for each in self._answered if each[0] != f"shard-{shard}"}
         self._in_vain = {each: times for each, times in self._in_vain.items() if each[0] != shard}
 
     def answers(self, name: str, address: str, folder: m.Folder) -> None:
-        """Take note that the shard at `address` tells the one called `name` what is in its folder."""
+        """Record that the shard at `address` tells the shard called `name` what is in its folder."""
         self._answered.add((name, address))
         self._told[name] = set(json.loads(folder.body.tobytes())["parts"])
 
     def asks(self, shard: int, other: int, *, in_vain: bool) -> None:
-        """Take note that a shard has copied from another one, or has asked it in vain."""
+        """Record that a shard has copied from another one, or has asked it in vain."""
         if in_vain:
             self._in_vain.pop((shard, other), None)
             for (asking, _), times in self._in_vain.items():
@@ -350,14 +350,14 @@ class ApartOracle:
             self._in_vain[shard, other] = Counter()
 
     def chosen(self, generation: Generation) -> None:
-        """Take note of what a generation that a shard wants to begin must not fall behind."""
+        """Record the progress that a generation that a shard wants to begin must not fall behind."""
         self._promised[generation.run] = self._kept
 
     def creates(self, run: Path, generation: Generation, by: str) -> None:
-        """Check a generation that a shard puts on its disk: shard 0 has begun it, once it had heard of all others.
+        """Check a generation that a shard puts on its disk: shard 0 has begun it, once it had heard from all others.
 
-        It has a number that no shard has yet. Who copies it has those parts of the checkpoint from which it begins that
-        shard 0 has, and the shard that it copies from had when it told what it has.
+        Its number is new to all shards. A shard that copies the generation has those parts of its initial checkpoint
+        that shard 0 has, and that the shard from which it copies had when it listed its parts.
         """
         shard, what = self.runs.index(run), f"generation {generation.number}"
         if generations._generation_file(run, generation.number).exists():
@@ -423,7 +423,7 @@ class ApartOracle:
         )
 
     def forget(self) -> None:
-        """Take note that all disks were lost: nothing that was on them is promised any more."""
+        """Record that all disks were lost: nothing that was on them is promised any longer."""
         self._kept = -1.0
         self._restored.clear()
         self._contents.clear()
@@ -431,7 +431,7 @@ class ApartOracle:
         self.lost.clear()
 
     def require_forgotten(self) -> None:
-        """Require, at the end, that copies of parts which their owner has removed are few."""
+        """Require, at the end, that few copies are left of parts that their owner has removed."""
         found = [parts_on(run) for run in self.runs]
         for owner, holder in itertools.permutations(range(len(found)), 2):
             ends = f".shard-{owner}-of-{len(found)}"
@@ -442,13 +442,13 @@ class ApartOracle:
 
     @property
     def has_whole(self) -> bool:
-        """Return whether every shard has had a checkpoint on its disk since the last were lost."""
+        """Return whether all disks have had a checkpoint in common since checkpoints were last lost."""
         return self._kept >= 0.0
 
     def may_lose(self, shard: int) -> bool:
-        """Return whether the files of a shard may be lost: one disk at a time, and while others must stay for it.
+        """Return whether the files of a shard may be lost: one disk at a time, and while others must wait for it.
 
-        Not those of the only one that knows that the run has ended: its workers may be on their way out.
+        Return False if it is the only shard that knows that the run has ended: its workers may be on their way out.
         """
         self.look()
         ended = {each for each, run in enumerate(self.runs) if (known := generations.newest(run)) and known.ended}
@@ -472,12 +472,12 @@ class ApartOracle:
             self._world.tell(f"loses {name} from the disk of shard {shard}")
             shutil.rmtree(self.runs[shard] / CHECKPOINTS / name)
         self._checkpoints.note_gone()
-        if names is not None:  # if it cannot ask the others, it goes on without them
+        if names is not None:  # if it cannot ask the others, it continues without these parts
             self._kept = -1.0
             self.look()
 
     def goes_back(self, shard: int) -> None:
-        """Put an older state in the place of the disk of a shard, see `Disk.back_up`."""
+        """Replace the disk of a shard by an older state, see `Disk.back_up`."""
         before = parts_on(self.runs[shard])
         self._world.tell(f"puts an older state in the place of the disk of shard {shard}")
         self.disks[shard].go_back()
@@ -494,10 +494,10 @@ class ApartOracle:
 def let_apart_happen(
     cluster: Cluster, oracle: ApartOracle, kind: str, seconds: float, pick: float, *, may_wait: bool = False
 ) -> bool:
-    """Let one of APART_FAULTS happen, see `scenario.Fault`; return False if there is nothing yet that it could harm.
+    """Let one of APART_FAULTS happen, see `scenario.Fault`; return False if it finds nothing to harm yet.
 
-    If it `may_wait`, most disks are lost once a checkpoint is on all of them; otherwise a shard that is to lose parts
-    of checkpoints is killed even if it has none.
+    If it `may_wait`, most disks are lost only once a checkpoint is on all of them. Otherwise a shard that is to lose
+    parts of checkpoints is killed even if it has none.
     """
     world, network, count = cluster.world, cluster.network, len(cluster.addresses)
     shard = int(pick * count)
@@ -511,7 +511,7 @@ def let_apart_happen(
             for each in set(range(count)) - {shard}:
                 network.cut(f"shard-{shard}", address_of(each), LONGER * seconds)
                 network.cut(f"shard-{each}", address_of(shard), LONGER * seconds)
-        case "leave behind":  # what happens next, one shard hears late
+        case "leave behind":  # one shard learns late what happens next
             let_apart_happen(cluster, oracle, "isolate shard", seconds, pick)
             world.kill(cluster.shards[other])
         case "slow shards":
@@ -564,7 +564,7 @@ def let_apart_happen(
 
 
 def _die(cluster: Cluster, oracle: ApartOracle, shard: int) -> None:
-    """Lose a disk that has failed before."""
+    """Lose a disk that has been failing."""
     oracle.dying.discard(shard)
     if cluster.all_serve and oracle.may_lose(shard):
         cluster.world.kill(cluster.shards[shard])
@@ -572,7 +572,7 @@ def _die(cluster: Cluster, oracle: ApartOracle, shard: int) -> None:
 
 
 def _go_back(cluster: Cluster, oracle: ApartOracle, shard: int, seconds: float, pick: float) -> None:
-    """Put an old state in the place of a shard's disk, as from a backup, and keep the others from it."""
+    """Replace a shard's disk by an older state, as from a backup, and cut the shard off from the others."""
     if oracle.disks[shard].has_backup and cluster.all_serve and oracle.may_lose(shard):
         cluster.world.kill(cluster.shards[shard])
         oracle.goes_back(shard)

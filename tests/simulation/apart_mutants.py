@@ -1,4 +1,4 @@
-"""Protections of shards that share no folder or keep checkpoints in a store: texts and what replaces them."""
+"""Protections of shards that share no folder or keep checkpoints in a store: their texts and what replaces them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs that were mended, and protections against what disks do: texts of the program and what stood there before.
+"""Fixed bugs, and protections against faults of disks: texts of the program, and what replaces them in a mutant.
 
 `mutants.py` plays them: (what is right, file, text, text of the bug).
 """

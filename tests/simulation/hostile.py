@@ -1,4 +1,4 @@
-"""A hostile peer joins as other clients do, and sends what no program of ours sends. Shards must refuse all of it.
+"""A hostile peer: it joins like any client, and sends what our programs never send. Shards must refuse all of it.
 
 What must hold of every run shows that nothing of it reaches rows, schedule or checkpoints.
 """
@@ -48,7 +48,7 @@ Lie = tuple[int, m.Message]
 
 
 def mislead(cluster: Cluster, name: str, connect: Callable[[str, str], RequestClient]) -> dict[str, Any]:
-    """Join, lie, and leave, until the run is over; `connect(name, dataset)` makes a client."""
+    """Join, lie, and leave, again and again until the run is over; `connect(name, dataset)` makes a client."""
     chance = cluster.world.chance(f"lies of {name} after {cluster.started[name]} starts")
     while True:
         cluster.world.sleep(chance.expovariate(1.0))
@@ -66,7 +66,7 @@ def mislead(cluster: Cluster, name: str, connect: Callable[[str, str], RequestCl
 
 
 def idle(cluster: Cluster, name: str, connect: Callable[[str, str], RequestClient]) -> dict[str, Any]:
-    """Join, take a strip, send heartbeats and train nothing until that session is over; come back until the run is."""
+    """Join, take a strip, and only send heartbeats until the session is over; repeat until the run is over."""
     chance = cluster.world.chance(f"idleness of {name} after {cluster.started[name]} starts")
     while True:
         cluster.world.sleep(chance.expovariate(1.0))
@@ -80,7 +80,7 @@ def idle(cluster: Cluster, name: str, connect: Callable[[str, str], RequestClien
 
 
 def _ask_peers(cluster: Cluster, name: str, chance: random.Random) -> None:
-    """Ask a shard for what another shard would never ask it, at the address that is for shards."""
+    """Send a shard, at its address for other shards, requests that another shard would never make."""
     shard = chance.randrange(len(cluster.addresses))
     generation = json.dumps({"number": TOO_MUCH, "run": "liar", "shards": 1})
     lies = [
@@ -105,7 +105,7 @@ def _require_refused(client: RequestClient, shard: int, lie: m.Message) -> None:
 
 
 def _send_garbage(cluster: Cluster, name: str, chance: random.Random) -> None:
-    """Send a message of which one byte has changed, or a part is missing."""
+    """Send a message with one bit flipped, or with the end of a frame missing."""
     links = SimulatedLinks(cluster.network, name, cluster.addresses)
     frames = [bytearray(frame) for frame in wire.encode(1, m.GetWords(0, 1))]
     frame = chance.choice([frame for frame in frames if frame])
@@ -117,7 +117,7 @@ def _send_garbage(cluster: Cluster, name: str, chance: random.Random) -> None:
 
 
 class Liar:
-    """Sends, in one session, what shards must refuse; these messages are called lies."""
+    """Sends, in one session, messages that shards must refuse; these are called lies."""
 
     def __init__(self, cluster: Cluster, client: RequestClient, chance: random.Random, *, is_worker: bool) -> None:
         self._cluster, self._client, self._chance, self._is_worker = cluster, client, chance, is_worker
@@ -187,7 +187,7 @@ class Liar:
     def _desert(self, shard: int, push: m.Message) -> None:
         """Push noise to half of the rows of a strip, let shard 0 give the strip to another worker, and push again.
 
-        The other worker trains the whole strip, and none of the noise may be left then.
+        The other worker trains the whole strip, after which none of the noise may be left.
         """
         assert isinstance(push, m.Push)
         middle = (push.first + push.last) // 2
@@ -231,7 +231,7 @@ class Liar:
             m.Finish("never"), m.Finish("left"), m.GetFolder(), m.Begin("{}"), m.Left(), m.Create(GARBAGE),
             m.Create(np.resize(GARBAGE, 1 << 15)),
         ]  # fmt: skip
-        if not self._is_worker:  # a worker that comes first decides which model is trained
+        if not self._is_worker:  # the first worker decides which model is trained
             questions.append(m.Create(OTHER))
         if self._cluster.has_roles:  # this key is for a monitor
             questions += [m.Finish(Ending.ASKED), m.Score("similarity", 1.0), m.Proceed(TOO_MUCH), m.Checkpoint(1)]

@@ -1,8 +1,8 @@
 """Remove one protection at a time, and see after how many seeds the simulation finds it: `make mutants`.
 
-A protection is some text of the program and what replaces it. Each mutant is a copy of the tree. One that 400 seeds do
-not find gets the seeds that have failed once, see found.py, and then up to 2,000 in all; one that no seed finds has to
-be found by a test. This folder and tests/support have to be on the PYTHONPATH.
+A protection is a text of the program, and another text replaces it. Each mutant is a copy of the tree. A mutant that
+400 seeds do not find gets the seeds that have failed once, see found.py, and then up to 2,000 in all. A test has to
+find what no seed finds. This folder and tests/support have to be on the PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ ROOT = Path(__file__).parents[2]
 COPIED = ("common", "glovewire", "monitor", "preprocess", "server", "tests", "worker")
 SEEDS = int(os.environ.get("SEEDS", "2000"))
 FEW_FIRST = (40, 400)
-"""All mutants get so many seeds first; most need no more, and one that is not found keeps no other waiting."""
+"""Numbers of seeds that all mutants get first: most need no more, so a mutant that is hard to find delays no other."""
 ONCE_FAILED = -1
-"""Instead of a number of seeds: those that have failed once."""
+"""Instead of a number of seeds: the seeds that have failed once."""
 
 
 class Mutant(NamedTuple):
-    """A protection that is removed: what it is, and where."""
+    """A protection to remove: what it is, and where."""
 
     what: str
     path: str
@@ -277,17 +277,17 @@ TESTS = {
     "a part is replaced while the store has another checkpoint":
         "server/test_stored_checkpoints.py::test_a_part_is_not_replaced_before_the_store_has_another_checkpoint",
 }  # fmt: skip
-"""What few seeds find, or none, and a test in the folder `tests` that fails without it."""
+"""Protections whose absence few seeds find, or none, each with a test in the folder `tests` that fails without it."""
 EARLIER = {
     "a push under an ended lease is refused": 8,
     "copies are not forgotten because a disk was lost": 8,
     "shard 0 records the end for another one when it has all final checkpoints itself": 8,
 }
-"""What seeds of an earlier draw (see DRAW in scenario.py) find, and those of the newest do not."""
+"""Mutants that seeds of an earlier draw find, and seeds of the newest do not; see DRAW in scenario.py."""
 
 
 def main() -> int:
-    """Try every mutant whose text the arguments name (default: all); print a table; return 1 if one was not found."""
+    """Try each mutant whose name contains an argument (default: all); print a table; return 1 if one was not found."""
     left = [each for each in MUTANTS if not sys.argv[1:] or any(word in each.what for word in sys.argv[1:])]
     print("| protection | seeds | what failed |\n|---|---|---|", flush=True)
     with ThreadPoolExecutor(int(os.environ.get("JOBS", os.cpu_count() or 1))) as pool:
@@ -307,9 +307,9 @@ def main() -> int:
 
 
 def tried(mutant: Mutant, most: int) -> tuple[str, str]:
-    """Return how many seeds it took to find a mutant, "" if none of `most` did, and the problem of the last.
+    """Return how many seeds it took to find a mutant, "" if none of `most` did, and the problem of the last seed.
 
-    Of ONCE_FAILED, return the seed and its draw instead.
+    With ONCE_FAILED, return the seed and its draw instead of a number.
     """
     kinds = {"--apart": APART, "--stored": STORED}
     which = [option for option, those in kinds.items() if mutant.what in {what for what, *_ in those}]
@@ -326,7 +326,7 @@ def tried(mutant: Mutant, most: int) -> tuple[str, str]:
 
 
 def is_found_by_test(mutant: Mutant) -> bool:
-    """Return whether the test of a mutant fails with it; the same test passes without, as `make test` shows."""
+    """Return whether the test of a mutant fails with it; `make test` shows that it passes without."""
     if mutant.what not in TESTS:
         return False
     run = run_mutant(mutant, ["-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/{TESTS[mutant.what]}"])

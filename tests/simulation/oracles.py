@@ -374,7 +374,7 @@ class CheckpointOracle:
         return any(label == each for each, _ in self._damaged)
 
     def complete(self, generation: Generation) -> list[str]:
-        """Return the labels of checkpoints that every shard has announced in a generation, except lost or damaged ones."""
+        """Return the labels of checkpoints that every shard announced in a generation, except lost or damaged ones."""
         return [
             label
             for (number, label), told in self._announced.items()

@@ -322,7 +322,7 @@ class FaultDraw:
     bursts: bool
 
     def __call__(self, kinds: Sequence[str], most: int, *, at_end: bool = False) -> list[Fault]:
-        """Draw faults of some kinds; with `at_end`, they follow the beginning of the end sooner than others the start."""
+        """Draw faults of some kinds; those at the end follow its beginning sooner than others the start of the run."""
         early, where = (END_EARLY, " at the end") if at_end else (self.early, "")
         moments = self.ask(f"moments{where}")
         bursts = [int(moments.expovariate(1 / early)) for _ in range(moments.choice([1, 1, 2, 3]))]

@@ -1,7 +1,7 @@
 """An object store for `--checkpoints`, which is on no machine's disk, and what must hold of it.
 
-The program's own `Store` and `StoredCheckpoints` run on `SimulatedFiles`, which stands for what fsspec returns. A
-request takes time to get there and back; an object appears whole or not at all, as in S3.
+The program's own `Store` and `StoredCheckpoints` run on `SimulatedFiles`, which stands for what fsspec returns.
+Requests and replies take time; an object appears whole or not at all, as in S3.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 STORE_FAULTS = ("store away", "store fails", "slow store", "kill while storing", "lose all disks")
 STORE_END_FAULTS = STORE_FAULTS[:-1]
-"""Those that also come when the run begins to end: then workers leave, and what the store lacks is lost with a disk."""
+"""Faults that also come when the run begins to end. Workers leave then: what the store lacks is lost with a disk."""
 ROOT = "bucket/run"
 URL = f"s3://{ROOT}"
 SLOWER = 30.0
 FAILS = 0.5
-"""Of a failing store, the share of requests that fail: one half before they do anything, one half after."""
+"""The share of requests to a failing store that fail, half of them before they do anything, half after."""
 RESTORED = 0.3
 """The share of checkpoints that are restored from the store as soon as it has them."""
 T = TypeVar("T")
@@ -49,8 +49,8 @@ T = TypeVar("T")
 class ObjectStore:
     """The objects of a store by name, and what happens to requests.
 
-    `kill_at` holds the processes that are killed in the middle of a request, after so many more. `changed` is called
-    with the name of every object that is put or deleted.
+    `kill_at` says after how many more requests a process is killed in the middle of one. `changed` is called with the
+    name of every object that is put or deleted.
     """
 
     def __init__(self, world: World) -> None:
@@ -60,13 +60,13 @@ class ObjectStore:
         self.kill_at: dict[str, int] = {}
         self.changed: Callable[[str], object] = lambda _: None
         self.refused: dict[str, bool] = {}
-        """Of each process, whether its last request has failed."""
+        """Whether the last request of each process has failed."""
         self._random = world.chance("requests to the store")
         self._delay_s = self._random.choice([0.001, 0.02, 0.2])
         self._bytes_per_s = self._random.choice([1e4, 1e6])
 
     def request(self, what: str, name: str, act: Callable[[], T], size: int = 0) -> T:
-        """Do something in the store; if its process is killed meanwhile, it is done or not."""
+        """Carry out a request; if its process is killed meanwhile, it may or may not take effect."""
         world, chance = self.world, self._random
         thread = world.running
         process = thread.owner or thread
@@ -116,14 +116,14 @@ class ObjectStore:
         self.changed(name)
 
     def delete(self, names: list[str]) -> None:
-        """Remove objects, one after the other; those that are not there need not be."""
+        """Remove objects, one after the other, and ignore those that do not exist."""
         for name in names:
             if self.objects.pop(name, None) is not None:
                 self.changed(name)
 
 
 class SimulatedFiles:
-    """Stands for the file system that fsspec has for a store: what `Store` calls of it."""
+    """Stands for the file system that fsspec has for a store, as far as `Store` uses it."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -159,13 +159,13 @@ class SimulatedFiles:
         self._store.request("put", path, partial(self._store.put, path, content), len(content))
 
     def put_file(self, file: str, path: str) -> None:
-        """Replace an object by a file."""
+        """Replace an object by the content of a file."""
         with open(file, "rb") as stream:
             content = stream.read()
         self.pipe_file(path, content)
 
     def rm_file(self, path: str) -> None:
-        """Remove an object, which need not be there."""
+        """Remove an object, if it exists."""
         self._store.request("delete", path, partial(self._store.delete, [path]))
 
     def rm(self, path: str, *, recursive: bool) -> None:
@@ -180,7 +180,7 @@ class SimulatedFiles:
 
 @contextlib.contextmanager
 def store_simulated(world: World, cluster: Callable[[], Cluster], upload_s: float) -> Iterator[None]:
-    """Let shards reach the store of `cluster()`, in virtual time; they look every `upload_s` what it lacks."""
+    """Let shards reach the store of `cluster()`, in virtual time; they check every `upload_s` what it lacks."""
 
     def opened(url: str, **_: object) -> tuple[SimulatedFiles, str]:
         assert url == URL
@@ -200,9 +200,9 @@ def store_simulated(world: World, cluster: Callable[[], Cluster], upload_s: floa
 
 
 class StoreOracle:
-    """Requires that parts in the store are whole, and that what it has outlives the disks of all shards.
+    """Requires that parts in the store are complete, and that its checkpoints outlive the disks of all shards.
 
-    `folder` is a place of this oracle's own, to restore checkpoints from the store; `runs` are the run folders.
+    This oracle restores checkpoints from the store into `folder`, which is its own; `runs` are the run folders.
     """
 
     def __init__(self, store: ObjectStore, folder: Path, runs: Sequence[Path], checkpoints: CheckpointOracle) -> None:
@@ -218,7 +218,7 @@ class StoreOracle:
         store.changed = self._changed
 
     def _changed(self, name: str) -> None:
-        """Require that a part which has a manifest has all that this says, whatever object has changed."""
+        """Require, whichever object changed, that a part that has a manifest has everything that the manifest names."""
         part, _, file = name.removeprefix(f"{ROOT}/").partition("/")
         text = self.store.objects.get(f"{ROOT}/{part}/{MANIFEST}")
         if text is None:
@@ -245,7 +245,7 @@ class StoreOracle:
     def _removed(self, part: str) -> None:
         """Require that the store still has the newest checkpoint, or an older one while a part is uploaded again.
 
-        That is a part that was written again, in another generation.
+        A part is uploaded again if it was written again, in another generation.
         """
         left = max(map(self._reached, self._whole()), default=-1.0)
         label, _, shard = part.partition(".shard-")
@@ -259,18 +259,18 @@ class StoreOracle:
         return [files.part_folder(Path(), label, shard, self._shards).name for shard in range(self._shards)]
 
     def _is_whole(self, label: str) -> bool:
-        """Return whether the store has all parts of a checkpoint, and they belong together."""
+        """Return whether the store has all parts of a checkpoint, and the parts belong together."""
         facts = [self._facts.get(part) for part in self._parts(label)]
         found = [each for each in facts if each is not None]
         return len(found) == self._shards and files.is_consistent(found)
 
     def _whole(self) -> list[str]:
-        """Return the labels of checkpoints that the store has whole."""
+        """Return the labels of checkpoints that are complete in the store."""
         labels = {part.partition(".shard-")[0] for part in self._facts}
         return sorted(filter(self._is_whole, labels))
 
     def _reached(self, label: str) -> float:
-        """Return the rounds or updates of a checkpoint that the store has whole."""
+        """Return the rounds or updates of a checkpoint that is complete in the store."""
         return reached_by(self._facts[self._parts(label)[0]]) if label.startswith("asked-") else reached(label)
 
     def _restore(self, label: str) -> None:
@@ -285,14 +285,14 @@ class StoreOracle:
         CheckpointOracle.restore(self._checkpoints, label, self._folder)
 
     def once_whole(self, action: Action, seconds: float) -> None:
-        """Do something now if the store has a whole checkpoint, otherwise so many seconds after it gets one."""
+        """Run an action now if the store has a complete checkpoint, otherwise `seconds` after it gets one."""
         if self._kept >= 0.0:
             action()
         else:
             self._waiting.append((action, seconds))
 
     def loses_all(self) -> None:
-        """Note what must outlive the disks of all shards, which are lost now, and restore it."""
+        """Record what must outlive the disks of all shards, which are lost now, and restore it."""
         self._promise = self._kept
         known = [
             json.loads(text)["number"]
@@ -304,11 +304,11 @@ class StoreOracle:
             self._restore(label)
 
     def loses_parts(self) -> None:
-        """Promise nothing more: a shard that has lost some files goes on without the store if it is away."""
+        """Drop the promise: a shard that has lost some files continues without the store if that is unavailable."""
         self._promise = -1.0
 
     def chosen(self, generation: Generation) -> None:
-        """Note what a generation that a shard wants to begin must not fall behind."""
+        """Record the progress that a generation that a shard wants to begin must not fall behind."""
         self._promised[generation.run] = self._promise
 
     def serves(self, run: Path, number: int) -> None:
@@ -354,7 +354,7 @@ def let_store_happen(cluster: Cluster, disks: Sequence[Disk], kind: str, seconds
 
 
 def _lose_all(cluster: Cluster, disks: Sequence[Disk]) -> None:
-    """Lose the disks of all shards at once, unless the run ends: then workers leave, and nothing could be trained."""
+    """Lose the disks of all shards at once, unless the run ends: workers leave then, and nothing could be trained."""
     stored = cluster.stored
     if stored is None or cluster.ends_at is not None:
         return

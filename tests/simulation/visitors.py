@@ -1,6 +1,6 @@
 """Monitors and administrators of a simulated cluster: the program's own code on simulated connections.
 
-A monitor is `monitor.stream.feed.Feed`; its samples are checked against those published. An administrator sends
+A monitor is `monitor.stream.feed.Feed`; its samples are compared with the published ones. An administrator sends
 commands and queries in an order that the seed decides, and checks the answers.
 """
 
@@ -43,7 +43,7 @@ KEEN = 10.0
 SILENCE_S = 30.0
 ANSWER_S = 20.0
 ORDINARY = (DeadlineExceeded, LimitExceeded, NotReady, RunOver, UnknownSession)
-"""What may become of a command of an administrator when shards restart, or the run is over."""
+"""Errors that a command of an administrator may end with when shards restart, or the run is over."""
 
 
 # ---- the stream
@@ -65,7 +65,7 @@ class SimulatedContext:
         return subscription
 
     def handshakes(self, _: object) -> SimulatedContext:
-        """Return what knows of refused handshakes: there are none."""
+        """Return a stand-in that reports refused handshakes: there are none."""
         return self
 
     doubt = ""
@@ -101,7 +101,7 @@ class Subscription:
     address: str
     arrived: deque[list[bytes]] = field(default_factory=deque)
     seen: dict[tuple[str, int], float] = field(default_factory=dict)
-    """When each sample of a run has come first."""
+    """Virtual time at which each sample, by run and number, first arrived."""
     closed: bool = False
     wake: Callable[[], object] = lambda: None
 
@@ -140,8 +140,8 @@ class Published(dict[tuple[str, str, int], bytes]):
 class StreamOracle:
     """Requires that a subscriber gets every sample of an address once and in order, or counts those that it misses.
 
-    It misses none if the shard could be asked for them: `could_ask(run, number)` returns whether nothing was wrong with
-    the shard and the link to it since the first sample of the run above `number` has come.
+    It misses none if it could request them from the shard: `could_ask(run, number)` returns whether the shard and the
+    link to it have been undisturbed since the first sample of the run above `number` arrived.
     """
 
     published: Published
@@ -168,7 +168,7 @@ class StreamOracle:
             self.found += each.merged
             return
         gap = each.number - self.base - 1
-        late = self.base == 0  # the subscriber has come during the run
+        late = self.base == 0  # the subscriber joined during the run
         missed = gap - self.found
         require(each.lost == (0 if late else missed), f"before {told} {missed} are missing, and {each.lost} counted")
         require(
@@ -192,9 +192,9 @@ def follow(cluster: Cluster) -> dict[str, Any]:
 
 
 def _could_ask(cluster: Cluster, shard: int, run: str, number: int) -> bool:
-    """See StreamOracle; when the run ends, shards are busy with its results.
+    """See StreamOracle. Return False once the run ends: shards are busy with its results then.
 
-    A shard that was restarted does not answer before it serves, nor one that fails and still waits for a store.
+    A restarted shard does not answer before it serves, nor does a failed one that still waits for a store.
     """
     network, process, address = cluster.network, cluster.shards[shard], cluster.addresses[shard]
     seen = next(each.seen for each in network.subscriptions if each.address == address)
@@ -214,8 +214,8 @@ def _could_ask(cluster: Cluster, shard: int, run: str, number: int) -> bool:
 def administer(cluster: Cluster, name: str, connect: Callable[[str], RequestClient]) -> dict[str, Any]:
     """Send commands and queries in an order that the seed decides, until the run is over.
 
-    `connect(name)` makes a client. Each checkpoint that all shards say is written is restored. One that is keen wants
-    nothing but checkpoints, KEEN of them a second.
+    `connect(name)` makes a client. Each checkpoint that all shards report as written is restored. A keen administrator
+    requests nothing but checkpoints, KEEN a second.
     """
     chance = cluster.world.chance(f"commands of {name} after {cluster.started[name]} starts")
     commands = [_checkpoint, _hasty] if cluster.keen else [_status, _words, _history, _score, _checkpoint]
@@ -227,7 +227,7 @@ def administer(cluster: Cluster, name: str, connect: Callable[[str], RequestClie
 
 
 def proceed(cluster: Cluster, connect: Callable[[str], RequestClient]) -> dict[str, Any]:
-    """Let a run that is held go on after every epoch."""
+    """Let a held run continue after every epoch."""
     while True:
         with suppress(*ORDINARY), connect("scorer") as client:
             client.connect("observer", ANSWER_S)
@@ -294,7 +294,7 @@ def _checkpoint(cluster: Cluster, client: RequestClient) -> None:
 
 
 def _hasty(_: Cluster, client: RequestClient) -> None:
-    """Ask one shard after the other for a checkpoint at the round that training has just reached."""
+    """Ask one shard after the other for a checkpoint at the round that training has only just reached."""
     client.connect("observer", ANSWER_S)
     shards = range(len(client.channels))
     reached = max(_ask_status(client, shard)["round"] for shard in shards)
