@@ -1,4 +1,4 @@
-"""A run of docker-compose.yml with the real engine: started, asked, hurt and taken down; waits have deadlines.
+"""A run of docker-compose.yml with the real engine: started, queried, disturbed and taken down; waits have deadlines.
 
 Works with Compose v2 (`docker compose`) and with docker-compose 1.29.
 """
@@ -21,13 +21,13 @@ ROOT = Path(__file__).parents[2]
 START_S = 120.0
 ENDS_S = 240.0  # a run of eight containers may share two cores with another test
 LOOK_EVERY_S = 1.0
-"""A look takes commands of the engine, and often a program in a container: without a pause, a whole core of two."""
+"""Each check runs commands of the engine, and often a program in a container: without a pause it would fill a core."""
 
 until = partial(processes.until, every_s=LOOK_EVERY_S)
 
 
 def run(*words: str, environment: dict[str, str] | None = None, seconds: float = 60.0) -> str:
-    """What a command of the engine prints; fails with all that it said."""
+    """The output of a command of the engine; if the command fails, so does the test, with all of its output."""
     done = subprocess.run(
         words, cwd=ROOT, env={**os.environ, **(environment or {})}, capture_output=True, text=True, timeout=seconds,
         stdin=subprocess.DEVNULL,
@@ -51,7 +51,7 @@ def engine() -> list[str]:
 
 @dataclass
 class Composed:
-    """One project; as a context manager it removes containers, network and volumes at its end."""
+    """One Compose project; as a context manager, it removes containers, network and volumes at its end."""
 
     project: str
     settings: dict[str, str]
@@ -68,7 +68,7 @@ class Composed:
         return run(*engine(), *words, environment=environment, seconds=seconds)
 
     def containers(self) -> dict[str, dict[str, Any]]:
-        """What the engine says of every container, by service and number: `worker-2`, `server-0-1`."""
+        """The engine's description of every container, by service and number: `worker-2`, `server-0-1`."""
         ids = run("docker", "ps", "--all", "--quiet", "--filter", f"label=com.docker.compose.project={self.project}")
         found = json.loads(run("docker", "inspect", *ids.split())) if ids.split() else []
         labels = [each["Config"]["Labels"] for each in found]
@@ -78,13 +78,13 @@ class Composed:
         return dict(zip(names, found, strict=True))
 
     def healthy(self, name: str, restarts: int = 0) -> bool:
-        """Whether a container runs, says that it is well and has been started again so many times."""
+        """Whether a container runs, is healthy, and has been restarted `restarts` times."""
         one = self.containers()[name]
         state = one["State"]
         return one["RestartCount"] == restarts and state["Running"] and state["Health"]["Status"] == "healthy"
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Kill the first process of a container from outside, as a machine's lack of memory would."""
+        """Kill the first process of a container from outside, as the kernel does when memory is short."""
         os.kill(int(self.containers()[name]["State"]["Pid"]), number)
 
     def wipe(self, volume: str) -> None:
@@ -93,11 +93,11 @@ class Composed:
         run("docker", "run", "--rm", *mounted, "glovewire", "/own", "-mindepth", "1", "-delete")
 
     def inside(self, name: str, *words: str) -> str:
-        """What a command prints in a container."""
+        """The output of a command in a container."""
         return run("docker", "exec", self.containers()[name]["Id"], *words)
 
     def epoch(self, shard: str = "server-0-1") -> int:
-        """Epochs done, as shard 0 says; -1 when it does not."""
+        """Epochs done according to shard 0; -1 if it does not answer."""
         try:
             said = self.inside(shard, "glovewire", "stats", "tcp://127.0.0.1:5555", "--json")
         except AssertionError:
@@ -109,7 +109,7 @@ class Composed:
         run("docker", "network", action, f"{self.project}_glovewire", self.containers()[name]["Id"])
 
     def ends(self, seconds: float = ENDS_S) -> dict[str, int]:
-        """Wait until no container runs; their exit codes."""
+        """Wait until no container runs; return their exit codes."""
 
         def codes() -> dict[str, int] | None:
             states = {name: one["State"] for name, one in self.containers().items()}
@@ -120,5 +120,5 @@ class Composed:
         return found
 
     def story(self) -> str:
-        """The last lines that everybody logged."""
+        """The last lines that every container logged."""
         return self.compose("logs", "--tail", "20")

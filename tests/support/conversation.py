@@ -42,7 +42,7 @@ class Conversation:
         self.until(lambda: self.core.joined)
 
     def send(self, message: m.Message, on_reply: OnReply = lambda _: None, shard: int = 0) -> Request:
-        """Send a request as a loop would."""
+        """Send a request as a client's loop would."""
         request = self.core.send(shard, message, on_reply, self.now)
         if request.sent != UNSENT:
             self._transmit(shard, request)
@@ -56,14 +56,14 @@ class Conversation:
         return replies[0]
 
     def until(self, happened: Callable[[], bool], within_s: float = 60.0) -> None:
-        """Go on until `happened()`; raise the error of the sessions; fail after `within_s` seconds of virtual time."""
+        """Step until `happened()`; raise the error of the sessions; fail after `within_s` seconds of virtual time."""
         deadline = self.now + within_s
         while not happened():
             self.step()
             assert self.now < deadline, "not in time"
 
     def rest(self, seconds: float) -> None:
-        """Go on for so long."""
+        """Step for a number of seconds."""
         until = self.now + seconds
         while self.now < until:
             self.step(until)
@@ -83,11 +83,11 @@ class Conversation:
                 self._transmit(shard, request)
 
     def deliver(self, number: int, reply: m.Message, shard: int = 0) -> None:
-        """Let a reply to request `number` arrive that no script returns."""
+        """Deliver a reply to request `number` that no script returns."""
         self._arriving.append((self.now + DELAY_S, shard, wire.encode(number, reply)))
 
     def messages(self, kind: type[m.Message], shard: int = 0) -> list[Heard]:
-        """What has arrived of a kind."""
+        """The messages of a kind that have arrived."""
         return [one for one in self.heard[shard] if isinstance(one.message, kind)]
 
     def _transmit(self, shard: int, request: Request) -> None:
@@ -100,7 +100,7 @@ class Conversation:
 
 
 def failing(conversation: Conversation) -> GlovewireError:
-    """Go on until the sessions fail; return the error."""
+    """Step until the sessions fail; return the error."""
     try:
         conversation.until(lambda: False)
     except GlovewireError as error:

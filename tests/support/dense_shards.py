@@ -1,4 +1,4 @@
-"""Shards of a dense model in threads of this process, and values for it, for tests of the clients of people's own."""
+"""Shards of a dense model in threads of this process, and values for it, for tests of clients for custom models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from glovewire.server.service import prepare
 
 
 class DenseShard(Daemon):
-    """A daemon whose core and state tests may look at."""
+    """A daemon that gives tests access to its core and state."""
 
     def __init__(self, state: ShardState, run: Path) -> None:
         self.core, self.state = Core(state), state
@@ -44,7 +44,7 @@ def values(seed: int, dtype: str = "<f4") -> dict[str, np.ndarray]:
 def shards_of(
     run: Path, count: int = 1, workers: int = 1, checkpoint_every: int = 0, **options: Any
 ) -> Iterator[list[DenseShard]]:
-    """So many shards in threads of this process."""
+    """Serve `count` shards in threads of this process."""
     run.mkdir()
     training = TrainingOptions.of_tensors(**{"optimizer": "sgd", "learning_rate": 0.5, **options})
     with contextlib.ExitStack() as stack:
@@ -68,7 +68,7 @@ def addresses(daemons: list[DenseShard]) -> list[str]:
 
 
 def begin_again(daemons: list[DenseShard], run: Path) -> None:
-    """A new life of the run without a checkpoint, as after a kill before the first one."""
+    """Begin a new generation of the run without a checkpoint, as after a kill before the first one."""
     for number, daemon in enumerate(daemons):
         config = ServerConfig(out=run, options=daemon.state.options, shard=number, shards=len(daemons))
         daemon.begin_again(prepare(config, None, Generation(1, "again", len(daemons)), 0.0))

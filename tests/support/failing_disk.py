@@ -1,4 +1,4 @@
-"""A disk that does not read some files, as one that begins to fail."""
+"""A disk that begins to fail: some files cannot be read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unittest import mock
 
 @contextmanager
 def untold(*paths: Path) -> Iterator[None]:
-    """Whatever looks in the block whether one of `paths` is there fails with EIO."""
+    """Within the block, every query whether one of `paths` exists fails with EIO."""
     names, look = set(map(str, paths)), os.stat
 
     def fail(path: Any, **more: Any) -> os.stat_result:
@@ -29,7 +29,7 @@ def untold(*paths: Path) -> Iterator[None]:
 
 @contextmanager
 def unreadable(*paths: Path) -> Iterator[None]:
-    """Whatever opens one of `paths` in the block fails with EIO."""
+    """Within the block, opening any of `paths` fails with EIO."""
     names, opened = set(map(str, paths)), open
 
     def fail(path: Any, *args: Any, **more: Any) -> Any:

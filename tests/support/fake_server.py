@@ -24,7 +24,7 @@ Script = Callable[["Heard"], m.Message | None]
 
 @dataclass(frozen=True)
 class Heard:
-    """One request as it arrived: from whom, its number, and how many times this number was heard before."""
+    """One request as it arrived: its sender, its number, and how many times this number had arrived before."""
 
     peer: bytes
     number: int
@@ -41,18 +41,18 @@ class FakeServer:
     heard: list[Heard] = field(default_factory=list)
 
     def messages(self, kind: type[m.Message]) -> list[Heard]:
-        """What arrived of a kind."""
+        """The messages of a kind that arrived."""
         return [one for one in self.heard if isinstance(one.message, kind)]
 
 
 def welcome(shard: int = 0, shards: int = 1, **options: object) -> m.Welcome:
-    """A welcome with default options, or with others."""
+    """A welcome with default options, except for those given."""
     found = {**TrainingOptions(dim=4).as_message(), **options}
     return m.Welcome("run", shard, shards, 0, found)  # type: ignore[arg-type]
 
 
 def polite(heard: Heard) -> m.Message | None:
-    """Answers what keeps a conversation going, and nothing else."""
+    """Answer only the requests that keep a conversation going."""
     if isinstance(heard.message, m.Hello):
         return welcome()
     if isinstance(heard.message, m.Heartbeat):
@@ -62,7 +62,7 @@ def polite(heard: Heard) -> m.Message | None:
 
 @contextmanager
 def fake_server(script: Script = polite) -> Iterator[FakeServer]:
-    """Run a fake server until the block ends; an error in the script fails the test as a thread's."""
+    """Run a fake server until the block ends; an error in the script fails the test as an error of a thread."""
     stop, context = threading.Event(), sockets.Context()
     router, address = context.router("tcp://127.0.0.1:0")
     server = FakeServer(address, script)
@@ -95,7 +95,7 @@ def fake_server(script: Script = polite) -> Iterator[FakeServer]:
 def sender(
     folder: Path, change: Callable[[m.GetData, m.Data], m.Message] = lambda _, data: data
 ) -> Iterator[FakeServer]:
-    """A server that sends the files of the dataset in `folder`, each piece as `change` returns it."""
+    """Run a server that sends the files of the dataset in `folder`, each piece as `change` returns it."""
     dataset = Dataset.open(folder, verify=False)
 
     def script(heard: Heard) -> m.Message | None:

@@ -1,8 +1,8 @@
-"""glovewire processes that start in a blink: forked from one that has imported and compiled everything.
+"""Fast-starting glovewire processes: forked from one that has imported and compiled everything.
 
-Real processes with a pid, files for what they say, and an exit status; only the first second of Python is missing, and
-a command line of their own. The children of `glovewire train` are forked by their parent. Preloaded into
-multiprocessing's fork server, which imports this module.
+They are real processes with a pid, output files and an exit status; they only save the first second of Python, and have
+no command line of their own. The children of `glovewire train` are forked by their parent. The warm process is
+multiprocessing's fork server, which preloads WARM.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROGRAM = [sys.executable, "-m", "glovewire"]
 
 
 def warm_context() -> ForkServerContext:
-    """Return the context of multiprocessing that forks from the warm process, which is started if need be."""
+    """Return the multiprocessing context that forks from the warm process, which is started if need be."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([WARM])
     with _findable():
@@ -46,7 +46,7 @@ def warm_context() -> ForkServerContext:
 
 
 class ForkedPopen:
-    """What `subprocess.Popen` would be of `python -m MODULE WORDS` in `folder`."""
+    """Like `subprocess.Popen` of `python -m MODULE WORDS` in `folder`."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ForkedPopen:
     def poll(self) -> int | None:
         """Exit status, negative for a signal, None while it runs.
 
-        The fork server tells it once. Seen to fail: of two threads that asked at the same time, one heard 255.
+        The fork server reports it only once. Seen to fail: of two threads that asked at the same time, one got 255.
         """
         with self._asking:
             if self.returncode is None and (status := self._process.exitcode) is not None:
@@ -89,16 +89,16 @@ class ForkedPopen:
         return status
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it runs."""
+        """Send a signal, if the process runs."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def terminate(self) -> None:
-        """Send SIGTERM, if it runs."""
+        """Send SIGTERM, if the process runs."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it, if it runs."""
+        """Kill the process, if it runs."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -106,7 +106,7 @@ class ForkedPopen:
 def programs_fork() -> Iterator[None]:
     """Let the library and commands, in this process, start forked processes.
 
-    Those have no command line of their own: `bench` is told their roles by the files that they write to.
+    These have no command line of their own: `bench` gets their roles from the names of their output files.
     """
     from glovewire.api import background
     from glovewire.bench import measured_run
@@ -123,7 +123,7 @@ def programs_fork() -> Iterator[None]:
         with contextlib.suppress(OSError):  # it has just ended
             parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
             written, by_parent = (os.readlink(f"/proc/{one}/fd/1") for one in (pid, parent))
-            if written != by_parent:  # else it has just begun, and does not yet write to a file of its own
+            if written != by_parent:  # else it has just started, and does not write to its own file yet
                 return ["glovewire", Path(written).stem.partition("-")[0]]
         return []
 
@@ -136,12 +136,12 @@ def programs_fork() -> Iterator[None]:
 
 
 def _with(popen: Callable[..., Any]) -> SimpleNamespace:
-    """Return what our program uses of `subprocess`, with another Popen."""
+    """Return the parts of `subprocess` that our program uses, with another Popen."""
     return SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
 
 
 class Forked:
-    """One command on its way; `out` and `err` are what it has said."""
+    """One running command; `out` and `err` are its output so far."""
 
     def __init__(self, folder: Path, name: str, *words: str | Path | float, jumps: int | None = None) -> None:
         self.name, self._out, self._err = name, folder / f"{name}.out", folder / f"{name}.err"
@@ -163,7 +163,7 @@ class Forked:
 
     @property
     def last_words(self) -> str:
-        """Its error in one line, or how else it ended."""
+        """The line of its error, or how else it ended."""
         errors = [line for line in self.err.splitlines() if line.startswith("error: ")]
         return (errors or [f"exit status {self.status}: {self.err[-200:]!r}"])[-1]
 
@@ -171,14 +171,14 @@ class Forked:
         os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it, if it has not ended, and wait for that."""
+        """Kill it if it has not ended, and wait for its end."""
         self._process.kill()
         self._process.wait()
 
 
 @contextmanager
 def _findable() -> Iterator[None]:
-    """Let the fork server find WARM: it does not get `sys.path`, and passes over what it cannot import."""
+    """Let the fork server find WARM: it does not get `sys.path`, and ignores what it cannot import."""
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), before]))
     try:
@@ -207,7 +207,7 @@ def _command(
 
 
 def _run(module: str, words: list[str], environment: dict[str, str]) -> None:
-    """Run the program, whose child processes of its own program are forked, too."""
+    """Run the program; its glovewire child processes are forked, too."""
     from glovewire.api import child
     from glovewire.cli.main import main
     from glovewire.launch import processes
@@ -223,7 +223,7 @@ def _run(module: str, words: list[str], environment: dict[str, str]) -> None:
 
 
 def _popen(words: Sequence[str], *, env: dict[str, str], **how: Any) -> subprocess.Popen[bytes]:
-    """Start a process; one of our program begins where others would be replaced by the new program."""
+    """Start a process; one of our program begins where other processes would call `exec`."""
     if list(words[:3]) != PROGRAM:
         return subprocess.Popen(words, env=env, **how)
     sys.stdout.flush()
@@ -233,12 +233,12 @@ def _popen(words: Sequence[str], *, env: dict[str, str], **how: Any) -> subproce
 
 
 def _be_new_process(words: list[str], environment: dict[str, str]) -> None:
-    """Forget what only the parent has, run the program and exit."""
+    """Drop what belongs to the parent, run the program and exit."""
     from glovewire.common.runtime import signals
 
     status = 1
     try:
-        gc.freeze()  # what the parent has left behind must not be closed here
+        gc.freeze()  # the parent's objects must not be closed here
         gc.enable()
         os.closerange(3, 1 + max(map(int, os.listdir("/proc/self/fd"))))
         logging.getLogger().handlers.clear()
@@ -262,6 +262,6 @@ def _be_new_process(words: list[str], environment: dict[str, str]) -> None:
 
 
 def _jump(seed: int) -> None:
-    """Let the wall clock of this process jump by up to an hour, forth and back, whenever it is read."""
+    """Let the wall clock of this process jump by up to an hour, forward or back, whenever it is read."""
     draw, real = random.Random(seed), time.time
     time.time = lambda: real() + draw.uniform(-3600, 3600)

@@ -1,4 +1,4 @@
-"""Imported by multiprocessing's fork server before it forks: everything that a glovewire process needs, compiled."""
+"""Everything that a glovewire process needs, compiled: multiprocessing's fork server imports this before it forks."""
 
 import gc
 from contextlib import suppress

@@ -1,12 +1,12 @@
-"""Bytes that a coverage-guided fuzzer (atheris) invents, into the decoder and, when they are a message, into a core.
+"""Feed bytes from a coverage-guided fuzzer (atheris) to the decoder and, if they are a message, to a core.
 
     make fuzz FUZZ_S=60
 
-Whatever the bytes: an error that the protocol names, or a message that encodes to what decodes to the same. A core gets
-such messages from strangers, observers and workers, some of them with the leases, rounds and tokens of earlier replies.
-It must answer each with something that can be encoded, keep finite rows and bounded queues, and once those peers are
-silent an honest worker must be able to train to the end. Ends by itself; exit status 0 is a clean run.
-The corpus of interesting inputs grows in the folder that is named on the command line; arguments are libFuzzer's.
+Whatever the bytes, decoding must give an error that the protocol names, or a message that survives another round trip.
+A core gets these messages from strangers, observers and workers, some with the leases, rounds and tokens of earlier
+replies. It must answer each with something that can be encoded, and keep finite rows and bounded queues. Once those
+peers are silent, an honest worker must be able to train to the end. The fuzzer ends by itself, with status 0 after a
+clean run. Its corpus grows in the folder that is named on the command line; arguments are libFuzzer's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COMPILED = [
     "glovewire.common.model.bfloat16_kernels",
     "glovewire.common.model.random_streams",
 ]
-"""Numba must see these as they were written."""
+"""Modules that numba must see without instrumentation."""
 
 with atheris.instrument_imports(include=["glovewire.common", "glovewire.server"], exclude=COMPILED):
     from shards import (
@@ -71,16 +71,16 @@ MODES: tuple[dict[str, Any] | None, ...] = (
     {}, {"bfloat16": True}, {"epochs": 2}, ASYNC, MINIBATCH,
     {"schedule": "minibatch", "consistency": "sync", "workers": 2}, None,
 )  # fmt: skip
-"""Options of the core that a first byte chooses; None is one for tensors. With the first two a run must end well: there
-the peers do not know the secret of the shards."""
+"""Options of the core, chosen by a first byte; None stands for a core of tensors. With the first two, a run must end
+well: their peers do not know the secret of the shards."""
 WITHOUT_SECRET = MODES[:2]
 SPEC_WORDS = ("w", "b", "", "<f4", "<f8", "|u1", "<c8", "\ud800", "x\n", "w" * 600)
 
 
 class Inventor:
-    """Turns the fuzzer's bytes into frames: any bytes at all, or a message whose parts are each nearly right.
+    """Turns the fuzzer's bytes into frames: arbitrary bytes, or a message whose parts are all nearly right.
 
-    `seen` holds integers and texts of the core's replies, which the next messages may use.
+    `seen` has integers and texts of the core's replies, which the next messages may use.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -88,21 +88,21 @@ class Inventor:
         self.seen: dict[type, list[Any]] = {int: [], str: []}
 
     def more(self) -> bool:
-        """Whether there are bytes left to make something of."""
+        """Whether bytes are left."""
         return bool(self._data.remaining_bytes() > 8)
 
     def choice(self, among: Any) -> Any:
-        """One of several."""
+        """One of several values."""
         return among[self._data.ConsumeIntInRange(0, len(among) - 1)]
 
     def note(self, reply: Message) -> None:
-        """Remember what a reply says."""
+        """Remember the values in a reply."""
         for value in vars(reply).values():
             if type(value) in self.seen:
                 self.seen[type(value)] = [*self.seen[type(value)][-30:], value]
 
     def frames(self) -> list[bytes]:
-        """What arrives."""
+        """The frames that arrive next."""
         kind = self._data.ConsumeIntInRange(0, 15)
         if kind == 1:
             return [self._bytes(64) for _ in range(self._data.ConsumeIntInRange(0, 10))]
@@ -121,7 +121,7 @@ class Inventor:
         return [wire.GREETING, _packed(header, binary=self._data.ConsumeBool()), *payloads]
 
     def vouched(self, message: Message, of: Shard) -> Message:
-        """Give some pushes and reports the tokens that they need, so that lies of those who have a lease are tried."""
+        """Give some pushes and reports valid tokens, so that lies of peers with a lease are tried, too."""
         if not isinstance(message, m.Push | m.Report) or self._data.ConsumeBool():
             return message
         if isinstance(message, m.Push):
@@ -175,7 +175,7 @@ class Inventor:
         return [dtype.str, shape], payload
 
     def _spec(self) -> str:
-        """A list of tensors as JSON, right or nearly so; half of all bytes of such a list are its brackets."""
+        """A list of tensors as JSON, valid or nearly so; raw fuzzing would waste half of the bytes on brackets."""
         tensors = []
         for _ in range(self._data.ConsumeIntInRange(0, 3)):
             shape = [self._scalar(int) if self._odd() else self._small() for _ in range(self._small() % 4)]
@@ -191,7 +191,7 @@ class Inventor:
         return int(self._data.ConsumeIntInRange(0, 24))
 
     def _odd(self) -> bool:
-        """Now and then: something that is not as it should be."""
+        """True now and then, to make a part invalid."""
         return self._small() == 7
 
     def _text(self) -> str:
@@ -202,13 +202,13 @@ class Inventor:
 
 
 def _packed(header: list[Any], *, binary: bool) -> bytes:
-    """Half a surrogate pair is no text: it goes out as the bytes that no peer may send."""
+    """Pack a header; half a surrogate pair, which is no text, becomes bytes that no peer may send."""
     packed: bytes = msgpack.packb(header, use_bin_type=binary, unicode_errors="surrogatepass")
     return packed
 
 
 def decoded(frames: list[bytes]) -> wire.Numbered | None:
-    """The message, which must survive another trip; None for what the protocol refuses."""
+    """The message, which must survive encoding and decoding; None if the protocol refuses it."""
     try:
         found = wire.decode(frames)
     except FINE:
@@ -229,7 +229,7 @@ def stream_decoded(frames: list[bytes]) -> None:
 
 
 def spec_decoded(message: Message) -> None:
-    """A list of tensors, as a server gets it from a worker and a worker from its server."""
+    """Check a list of tensors, as a server gets it from a worker and a worker from its server."""
     spec = getattr(message, "spec", None)
     if spec is None:
         return
@@ -239,7 +239,7 @@ def spec_decoded(message: Message) -> None:
 
 
 def begun(dataset: Dataset, options: dict[str, Any] | None) -> Shard:
-    """A shard with two workers and an observer; without options one for tensors."""
+    """A shard with two workers and an observer; without options, a shard for tensors."""
     if options is None:
         training = TrainingOptions.of_tensors(optimizer="sgd", learning_rate=0.5)
         config = ServerConfig(out=Path("run"), options=training, lease_s=LEASE_S)
@@ -282,7 +282,7 @@ def trains_to_the_end(one: Shard) -> None:
 
 
 def holds(one: Shard) -> None:
-    """What must be so whatever arrived."""
+    """Check what must hold whatever arrived."""
     assert np.isfinite(one.state.table.values).all()
     assert len(one.state.waiting) <= MAX_WAITING_PER_SESSION * len(PEERS)
     assert sum(one.state.table.shape) < 1 << 22

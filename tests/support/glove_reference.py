@@ -1,7 +1,7 @@
 """GloVe's loss, weights and gradients (Pennington, Socher, Manning 2014) in plain numpy: the kernels' reference.
 
 loss = mean over entries of f(x) (v_i . v_j + b_i + b_j - log x)^2 with f(x) = min(1, (x / x_max)^alpha).
-Pure: no I/O, no state, any float dtype.
+No I/O, no state, any float dtype.
 """
 
 from __future__ import annotations

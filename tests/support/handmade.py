@@ -11,7 +11,7 @@ from glovewire.common.storage import dataset as datasets
 from glovewire.common.storage.artifacts import writing_artifact
 
 HARD_TO_DRAW = "d\udcff $x^$ y"
-"""A folder whose name is not UTF-8, and would be a formula."""
+"""Name of a folder that is not UTF-8, and that matplotlib would take for a formula."""
 
 
 def write_dataset(
@@ -25,7 +25,7 @@ def write_dataset(
     symmetric: bool = True,
     seed: int = 7,
 ) -> datasets.Dataset:
-    """A dataset that holds `matrix` (both triangles, vocabulary order); `facts` are those that readers need."""
+    """A dataset with the counts of `matrix` (both triangles, vocabulary order) and the facts that readers need."""
     size = len(words)
     layout = datasets.Layout(even(size, partitions), tile, symmetric)
     permutation = np.random.default_rng(seed).permutation(size).astype(np.int32)

@@ -1,6 +1,6 @@
-"""Two machines made of namespaces: each has a network address of its own, and neither sees the other's folders.
+"""Two simulated machines made of Linux namespaces, with separate network addresses and separate folders.
 
-Needs root, iproute2 and unshare. The only link is between the two; nothing of it is seen outside.
+Needs root, iproute2 and unshare. The only link is between the two, and it is not visible outside.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOUNT = 'for folder in $0; do mount -t tmpfs private "$folder" || exit; done; ex
 
 
 def missing() -> str:
-    """What keeps this process from making machines; "" if nothing does."""
+    """The reason why this process cannot make machines, "" if it can."""
     if os.geteuid() != 0:
         return "needs root for network namespaces"
     tools = [tool for tool in ("ip", "unshare", "mount") if shutil.which(tool) is None]
@@ -27,7 +27,7 @@ def missing() -> str:
 
 
 class Machines:
-    """Context manager of machines 1 and 2, at `addresses`; machine 2 has empty folders of its own for the `hidden`."""
+    """Context manager of machines 1 and 2, at `addresses`; machine 2 has its own, empty versions of `hidden` folders."""
 
     addresses = ("10.78.0.1", "10.78.0.2")
 
@@ -51,7 +51,7 @@ class Machines:
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
 
     def on(self, number: int, *words: str) -> list[str]:
-        """The command that runs `words` on a machine, as the same process."""
+        """The command that runs `words` on a machine, in the same process."""
         inside = ["ip", "netns", "exec", self._names[number - 1]]
         alone = ["unshare", "--mount", "sh", "-c", MOUNT, self._hidden] if number == 2 else []
         return [*inside, *alone, *words]

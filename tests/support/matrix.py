@@ -1,6 +1,6 @@
-"""One fault, on one role, in one mode: a small training of two shards, two workers and a monitor that has to bear it.
+"""One fault, on one role, in one mode: a small training of two shards, two workers and a monitor has to survive it.
 
-`play` plays a cell and returns what came of it; what was expected and did not come are its `problems`.
+`play` plays a cell of this matrix and returns its outcome; violated expectations are its `problems`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BATCH = 64
 
 @dataclass
 class Outcome:
-    """What came of a cell."""
+    """The outcome of a cell."""
 
     cell: Cell
     end: str = ""
@@ -37,7 +37,7 @@ class Outcome:
 
 
 def undisturbed(folder: Path, epochs: int) -> bytes:
-    """The vectors after so many epochs of blocks/exclusive with one shard, one worker and no fault."""
+    """The vectors after `epochs` epochs of blocks/exclusive with one shard, one worker and no fault."""
     out, port = f"alone-{epochs}", free_port()
     with ExitStack() as stack:
         server = Forked(
@@ -76,7 +76,7 @@ def play(cell: Cell, folder: Path, expected: bytes | None, out: str = "run", pat
 
 
 def hurt(stage: Stage) -> None:
-    """Do what the cell says; messages and connections are hurt all along, by the relays."""
+    """Inject the cell's fault of a process or disk; relays inject those of messages and connections all along."""
     fault, victim = stage.cell.fault, stage.victim()
     if fault not in (Fault.KILL, Fault.STOP, Fault.DISK):
         return
@@ -103,14 +103,14 @@ def hurt(stage: Stage) -> None:
 
 
 def under_way(stage: Stage) -> None:
-    """Return when there is something to go back to: a checkpoint of every shard."""
+    """Wait until every shard has a checkpoint to go back to."""
     parts = [f"[!.]*.shard-{shard}-of-{SHARDS}" for shard in range(SHARDS)]
     folder = stage.path / "checkpoints"
     until(lambda: all(any(folder.glob(part)) for part in parts), "there is a checkpoint")
 
 
 def finish(stage: Stage, outcome: Outcome, deadline: float) -> None:
-    """Wait until everybody has ended; say how."""
+    """Wait until all processes have ended; record how."""
     everybody = [*stage.servers, *stage.workers, stage.monitor]
     for one in everybody:
         left = max(deadline - time.monotonic(), 0.1)
@@ -128,7 +128,7 @@ def finish(stage: Stage, outcome: Outcome, deadline: float) -> None:
 
 
 def check(stage: Stage, outcome: Outcome, vectors: bytes | None) -> None:
-    """Compare with what has to be: every block counted once, every push accounted for, the same bytes."""
+    """Check that every block was counted once, every push is accounted for, and the bytes are the same."""
     facts = [json.loads(server.out.splitlines()[-1]) for server in stage.servers]
     cell, problems = stage.cell, outcome.problems
     outcome.pushes = {key: sum(one["pushes"][key] for one in facts) for key in facts[0]["pushes"]}
@@ -144,7 +144,7 @@ def check(stage: Stage, outcome: Outcome, vectors: bytes | None) -> None:
     if outcome.lost_on_the_way != expected if exact else outcome.lost_on_the_way < 0:
         problems.append(f"sent {pushes['sent']}, heard {pushes['heard']}, the relays took {expected}")
     total, counted = _facts(stage.folder / "data")["entries"] * cell.length, facts[0]["entries"]
-    if cell.mode.startswith("minibatch"):  # what the dead had not reported is in the table
+    if cell.mode.startswith("minibatch"):  # the table also has what killed workers had not reported
         last = max((stage.path / "checkpoints").glob(f"final*.shard-0-of-{SHARDS}"), key=_generation)
         counted = _facts(last)["gradients"] * BATCH
     if counted != total if cell.mode.startswith("blocks") else counted < total:

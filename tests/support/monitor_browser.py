@@ -1,6 +1,6 @@
-"""Drives Debian's Chromium by its own protocol (DevTools over a websocket): open, run JavaScript, look, listen.
+"""Drives Debian's Chromium through DevTools over a websocket: opens pages, runs JavaScript, takes screenshots, listens.
 
-Name resolution is blocked, so that a page that wants anything from outside this machine fails, and says so.
+Name resolution is blocked, so a page that requests anything from outside this machine fails, and says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEADLINE_S = 120.0
 
 
 def chromium() -> str | None:
-    """The browser's path, or None where there is none."""
+    """The path of the browser, None if it is not installed."""
     return shutil.which("chromium")
 
 
@@ -58,7 +58,7 @@ class Browser:
             raise
 
     def open(self, url: str, width: int = 1400, height: int = 1000, *, dark: bool = False) -> None:
-        """Load a page as a screen of this size, in light or dark, shows it."""
+        """Load a page as on a screen of this size, in light or dark mode."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         phone = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
         self._call("Emulation.setDeviceMetricsOverride", **phone)
@@ -76,12 +76,12 @@ class Browser:
         return until(lambda: self.run(code), lambda: f"{code}; errors: {self.errors}", deadline_s)
 
     def shot(self, path: Path, *, whole: bool = False) -> None:
-        """Save what is on the screen, or the whole page."""
+        """Save a screenshot of the visible part, or of the whole page."""
         picture = self._call("Page.captureScreenshot", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(picture["data"]))
 
     def close(self) -> None:
-        """End the browser and all its processes; twice is fine."""
+        """End the browser and all its processes; may be called twice."""
         if self._page is not None:
             self._loop.run_until_complete(asyncio.wait_for(self._detach(), DEADLINE_S))
         if self._process.poll() is None:

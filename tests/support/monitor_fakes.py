@@ -52,7 +52,7 @@ class Publisher:
 
 
 def until(done: Callable[[], bool], what: str, again: Callable[[], object] | None = None) -> None:
-    """Call `again`, where given, until `done`; fails naming `what` at the deadline."""
+    """Wait until `done()`, calling `again` between checks if given; fail at the deadline, naming `what`."""
 
     def happened() -> bool:
         if done():
@@ -76,7 +76,7 @@ def run_sample(name: str = "one", dataset: str = "pydoc", objective: str = "glov
 
 
 def dense_history(steps: int = 1000) -> RunHistory:
-    """A dense model after 200 updates in ten seconds, of `steps` (0: no end is known), with a score."""
+    """A dense model with a score, after 200 of `steps` updates (0: unlimited), in ten seconds."""
     history = RunHistory()
     history.add(run_sample("net", "", "tensors", steps=steps, learning_rate=0.01), 0.0)
     for tick in range(1, 101):

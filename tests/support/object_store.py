@@ -1,4 +1,4 @@
-"""A store that speaks S3, as a process of its own (moto), behind a relay that makes it fail on purpose."""
+"""A store that speaks S3 (moto, in a separate process), behind a relay that injects failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DELAY_S = 0.1
 
 
 class Answer(enum.Enum):
-    """How the store answers; the value is what it says itself, if it does not pass the request on."""
+    """How the store answers; the value is the relay's own answer, if it does not pass the request on."""
 
     WELL = b""
     SLOWLY = b" "
@@ -30,7 +30,7 @@ class Answer(enum.Enum):
 
 
 class ObjectStore:
-    """Starts the process and the relay at `url`, until the `with` block ends; `answer` may be changed at any time."""
+    """Runs the process, and the relay at `url`, until the `with` block ends; `answer` may be changed at any time."""
 
     def __init__(self, folder: Path) -> None:
         self.answer = Answer.WELL
@@ -41,7 +41,7 @@ class ObjectStore:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What the programs that use it are given."""
+        """The environment variables for programs that use the store."""
         return {
             "AWS_ENDPOINT_URL": self.url,
             "AWS_ACCESS_KEY_ID": "somebody",
@@ -66,14 +66,14 @@ class ObjectStore:
         self.kill()
 
     def start(self) -> None:
-        """Start the process, for the first time or again; it has an empty bucket then."""
+        """Start or restart the process, with an empty bucket."""
         words = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self._port)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(words, stdout=log, stderr=log, env={**os.environ, "PYTHONWARNINGS": ""})
         until(self._has_bucket, "the store answers")
 
     def kill(self) -> None:
-        """Kill the process, and with it all that it holds."""
+        """Kill the process, which loses all of its objects."""
         self._process.kill()
         self._process.wait()
 

@@ -1,4 +1,4 @@
-"""A machine on which this process may open no more files, as under a flood of connections."""
+"""A process that has reached its limit of open files, as under a flood of connections."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def none_left() -> Iterator[None]:
-    """Whatever opens a file or a socket in the block fails with EMFILE."""
+    """Within the block, opening a file or a socket fails with EMFILE."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:

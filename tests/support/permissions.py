@@ -1,4 +1,4 @@
-"""A folder into which this process may not look."""
+"""A folder that this process may not read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOBODY = 65534
 
 @contextmanager
 def closed(folder: Path) -> Iterator[None]:
-    """Nothing below `folder` can be reached in the block, not even by the superuser, who gives up that right."""
+    """Within the block, nothing below `folder` is accessible, even to the superuser, who gives up that right."""
     mode, user = folder.stat().st_mode, os.geteuid()
     folder.chmod(0)
     if user == 0:

@@ -1,7 +1,7 @@
-"""Real glovewire processes for the flow tests: started here, waited for with a deadline, never left behind.
+"""Real glovewire processes for the flow tests: started here, awaited with a deadline, never left behind.
 
 `Flow` is a folder in which commands run, with `data` (a small dataset) in it. A command's stdout and stderr go to
-files, so that no pipe can fill. Every wait has a deadline whose failure shows what the process said.
+files, so that no pipe can fill. Every wait has a deadline; a missed one fails with the output of the process.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from forked import PROGRAM, ForkedPopen
 
 from glovewire.common.ready import Ready
 
-DEADLINE_S = 180.0  # far above what anything takes: what waits is a machine that is slow or busy
+DEADLINE_S = 180.0  # far above what anything takes, unless the machine is slow or busy
 FORKED = ("server", "worker", "train", "monitor", "stats", "finish", "checkpoint", "study", "plan")
-"""Commands of which a flow starts many."""
+"""Commands that flow tests start often, forked from a warm process."""
 FREE = "tcp://127.0.0.1:0"
 LASTING = ("--latency", "9ms")
-"""Of each push, for a training in which something is to happen: it takes seconds on a fast machine, too."""
+"""Latency of each push for trainings in which something has to happen: they take seconds even on a fast machine."""
 PORTS = range(10_000, 30_000)
-"""Below those that Linux chooses from, 32,768 and up."""
+"""Below the ephemeral ports of Linux, 32,768 and up."""
 _pause = threading.Event()
 
 
 def until(
     happened: Callable[[], Any], what: str | Callable[[], str], seconds: float = DEADLINE_S, *, every_s: float = 0.02
 ) -> Any:
-    """The first true value of `happened()`; fails at the deadline, naming `what` (a function is asked then)."""
+    """The first true value of `happened()`; fails at the deadline, naming `what` (a function is called only then)."""
     deadline = time.monotonic() + seconds
     while not (value := happened()):
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what if isinstance(what, str) else what()}"
@@ -49,7 +49,7 @@ def until(
 
 @dataclass
 class Running:
-    """One command on its way."""
+    """One running command."""
 
     words: str
     process: subprocess.Popen[bytes] | ForkedPopen
@@ -91,7 +91,7 @@ class Running:
         return self
 
     def fails(self, *parts: str, status: int = 1) -> str:
-        """It ends with `status` and says why in one line that has every part; returns the line."""
+        """Wait until it ends with `status` and an error of one line that contains every part; return the line."""
         self.ends(status)
         assert "Traceback" not in self.err, self.story
         lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
@@ -116,7 +116,7 @@ class Running:
         self.process.send_signal(number)
 
     def family(self) -> dict[str, psutil.Process]:
-        """The processes that it has started, by role: `server 0`, `worker 1`, which their stdout is called after."""
+        """Its child processes, by role and number (`server 0`, `worker 1`), from the names of their stdout files."""
         found = {}
         for child in psutil.Process(self.pid).children(recursive=True):
             with contextlib.suppress(OSError):  # it has just ended
@@ -128,9 +128,9 @@ class Running:
 
 @dataclass
 class Flow:
-    """A folder where glovewire commands run; as a context manager it kills what still runs at its end.
+    """A folder where glovewire commands run; as a context manager, it kills the commands still running at its end.
 
-    Commands that are among `forked` are forked from a warm process, unless `forks` is false or a `program` is given.
+    The commands in `forked` are forked from a warm process, unless `forks` is false or a `program` is given.
     """
 
     folder: Path
@@ -198,7 +198,7 @@ class Flow:
         return self.start("worker", data, *where, "--name", name, "--timeout", timeout, *how)
 
     def stats(self, address: str) -> dict[str, Any]:
-        """What the server at `address` says of itself."""
+        """The statistics of the server at `address`."""
         shards = self.run("stats", address, "--json").json["shards"]
         return dict(shards[0])
 
@@ -208,7 +208,7 @@ class Flow:
 
 
 def _ports() -> Iterator[int]:
-    """PORTS, or this process's share where pytest has several; at random, for the sake of another pytest."""
+    """PORTS, or this process's share under pytest-xdist, in random order, since another pytest may be running."""
     part, parts = (os.environ.get(f"PYTEST_XDIST_WORKER{what}") for what in ("", "_COUNT"))
     share = PORTS if part is None or parts is None else PORTS[int(part.removeprefix("gw")) :: int(parts)]
     yield from random.sample(share, len(share))
@@ -218,9 +218,9 @@ _untaken = _ports()
 
 
 def free_port() -> int:
-    """A port for a command that must name one, each only once; of those that the machine chooses for nobody itself.
+    """A port for a command that must name one, never the same twice, and never an ephemeral one.
 
-    One that it had chosen it might choose again, for anybody who listens or connects, before the command has bound it.
+    The machine might give an ephemeral port to another process that listens or connects, before the command binds it.
     """
     for port in _untaken:
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""What can happen between two processes, done on purpose: relays that lose, repeat, hold back, mix up and cut.
+"""Relays that inject faults between two processes: lost, duplicated, delayed and reordered messages, and cuts.
 
 A fault is an enum, a rate and a seed. `MessageRelay` stands between DEALERs and a ROUTER, `StreamRelay` between a PUB
-and its subscribers; both handle whole messages, since TCP itself loses and mixes up nothing. `TcpRelay` cuts
-connections and lets them come back. Each runs in a thread of its own from `with` to its end.
+and its subscribers; both handle whole messages, since TCP itself neither loses nor reorders anything. `TcpRelay` cuts
+connections and later accepts new ones. Each runs in its own thread until its `with` block ends.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Fault(enum.Enum):
 
 
 class Relay(ABC):
-    """A thread that passes on what comes to its `address` until the `with` block ends."""
+    """A thread that forwards what arrives at its `address` until the `with` block ends."""
 
     address: str
 
@@ -71,21 +71,21 @@ class Relay(ABC):
 
     @abstractmethod
     def _run(self) -> None:
-        """Pass on until `_over` is set, then close every socket."""
+        """Forward until `_over` is set, then close every socket."""
 
 
 class MessageRelay(Relay):
     """Takes the place of a server's request address; knows how many pushes were `lost` here.
 
-    It hears who has parted: whose goodbye the server has answered, so that its count of pushes is known there. A push
-    that its sender's goodbye has overtaken is lost: the server may be gone, and if not it knows the sender no more.
+    It notes which clients have parted: once the server has answered a goodbye, it knows the client's count of pushes. A
+    push that its sender's goodbye has overtaken is lost: the server has ended, or no longer knows the sender.
 
-    The first message each way of every connection passes unharmed: who never came in proves nothing.
+    The first message in each direction of every connection passes unharmed: a client that never joins proves nothing.
     """
 
     def __init__(self, server: str, fault: Fault, rate: float, seed: int) -> None:
         super().__init__()
-        self._taken = self._passed = 0  # pushes, each before its sender's goodbye
+        self._taken = self._passed = 0  # pushes before their sender's goodbye
         self._server, self._fault, self._rate, self._draw = server, fault, rate, random.Random(seed)
         self._context = sockets.Context()
         self._front, self.address = self._context.router(HERE)
@@ -99,12 +99,12 @@ class MessageRelay(Relay):
 
     @property
     def lost(self) -> int:
-        """Pushes that came here less those that left; negative where more were repeated."""
+        """Number of pushes that arrived here less those that left; negative if more were repeated."""
         return self._taken - self._passed
 
     @property
     def all_parted(self) -> bool:
-        """Whether the server has heard the goodbye of everybody who came."""
+        """Whether the server has answered the goodbye of every client that came."""
         return self._parted >= self._back.keys()
 
     def _run(self) -> None:
@@ -138,13 +138,13 @@ class MessageRelay(Relay):
         sockets.send(self._back[peer], frames)
 
     def _counts(self, peer: bytes, kind: type[m.Message] | None, *, came: bool) -> bool:
-        """Whether a message that came, or leaves now, is a push whose sender has not said goodbye yet."""
+        """Whether a message that has arrived, or leaves now, is a push whose sender has not said goodbye yet."""
         if kind is m.Leave:
             self._parting.add((peer, came))
         return kind is m.Push and (peer, came) not in self._parting
 
     def _pass_on(self, peer: bytes, up: bool, send: Callable[[], None]) -> None:
-        """Queue a message: not at all, once or twice, now or later."""
+        """Queue a message: not at all, once or twice, for now or later."""
         self._seen[peer, up] += 1
         now, hit = time.monotonic(), self._draw.random() < self._rate and self._seen[peer, up] > 1
         if hit and self._fault is Fault.DROP:
@@ -152,19 +152,19 @@ class MessageRelay(Relay):
         due = now
         if hit and self._fault in (Fault.DELAY, Fault.REORDER):
             due += self._draw.uniform(0, LONGEST_DELAY_S)
-        if self._fault is Fault.DELAY:  # whoever comes behind waits, too
+        if self._fault is Fault.DELAY:  # messages behind it wait, too
             due = self._not_before[peer, up] = max(due, self._not_before.get((peer, up), 0.0))
         times = 2 if hit and self._fault is Fault.DUPLICATE else 1
         for _ in range(times):
             heapq.heappush(self._queue, (due, next(self._count), send))
 
     def _down(self, peer: bytes, frames: list[wire.Frame]) -> None:
-        with contextlib.suppress(zmq.ZMQError):  # it has gone meanwhile
+        with contextlib.suppress(zmq.ZMQError):  # the client has gone meanwhile
             sockets.send(self._front, [peer, *frames])
 
 
 class StreamRelay(Relay):
-    """Takes the place of a server's publish address. Where samples are dropped, a run's last word is among them."""
+    """Takes the place of a server's publish address. If it drops samples, it always drops a run's `finished` event."""
 
     def __init__(self, publisher: str, fault: Fault, rate: float, seed: int) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ class StreamRelay(Relay):
 
 
 class TcpRelay(Relay):
-    """Takes the place of any address; cuts every connection now and then, and lets nobody in for a while.
+    """Takes the place of any address; now and then cuts every connection, and refuses new ones for a while.
 
     The first cut comes some time after the first connection.
     """

@@ -1,6 +1,6 @@
-"""A server shard without sockets, built as `glovewire server` builds it, and workers that are plain functions.
+"""A server shard without sockets, built as by `glovewire server`, and functions that stand for workers.
 
-`Shard` hands messages to a core and sorts the replies by the number of their request; `served` runs a daemon in a
+`Shard` passes messages to a core and files the replies under the number of their request. `served` runs a daemon in a
 thread of this process and ends it.
 """
 
@@ -40,12 +40,12 @@ MINIBATCH: dict[str, Any] = {"schedule": "minibatch", "consistency": "async"}
 ASYNC: dict[str, Any] = {"consistency": "async"}
 SECRET = "5ec4e7" * 5 + "00"
 TOKENS = Tokens(bytes.fromhex(SECRET))
-"""What the shards of a test know and no worker does."""
+"""Tokens made with the secret of a test's shards, which no worker knows."""
 
 
 @dataclass
 class Shard:
-    """A core and its state; `now` is its clock, `inbox` what it has sent: (peer, number) -> replies."""
+    """A core and its state; `now` is its clock, `inbox` has the replies it has sent, by (peer, number)."""
 
     state: ShardState
     dataset: Dataset
@@ -59,7 +59,7 @@ class Shard:
         self.core = Core(self.state)
 
     def send(self, peer: bytes, message: m.Message, number: int | None = None, client: Client | None = None) -> int:
-        """Hand a message over; its number."""
+        """Pass a message to the core; return its number."""
         self._number += 1
         number = self._number if number is None else number
         self.carry_out(self.core.receive(peer, number, message, self.now, client))
@@ -76,7 +76,7 @@ class Shard:
         return self.inbox.get((peer, number), [None])[-1]  # type: ignore[list-item]
 
     def tick(self, seconds: float) -> None:
-        """Let time pass, while the server looks now and then."""
+        """Let time pass; the core ticks now and then."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(self.now + STALL_S / 2, end)
@@ -99,17 +99,17 @@ class Shard:
         return self.ask(peer or name.encode(), m.Hello(role, name, incarnation, checksum, worker, token))
 
     def events(self, kind: str) -> list[str]:
-        """Subjects of the events of a kind that were published, also those that are due now."""
+        """Subjects of the events of a kind that were published, including those that are due now."""
         self.carry_out(self.core.tick(self.now, NetworkCounts()))
         return [s.subject for s in self.samples if isinstance(s, m.Event) and s.kind == kind]
 
     def take_snapshots(self) -> list[Snapshot]:
-        """Checkpoints that are to be written, each once."""
+        """Checkpoints to be written; each is returned once."""
         taken, self._snapshots = self._snapshots, []
         return taken
 
     def carry_out(self, effects: Effects) -> Effects:
-        """Sort replies, samples and snapshots."""
+        """Collect replies, samples and snapshots."""
         for reply in effects.replies:
             self.inbox.setdefault((reply.peer, reply.number), []).append(reply.message)
         self.samples += [published.sample for published in effects.published]
@@ -120,7 +120,7 @@ class Shard:
 def shard(
     dataset: Dataset, *, number: int = 0, shards: int = 1, out: Path = Path("run"), now: float = 0.0, **options: Any
 ) -> Shard:
-    """A shard of a small model, by default with float32; `options` are of the training, but for `own` ones."""
+    """A shard of a small model, by default with float32; `options` are those of the training, except `own` ones."""
     asked = options.pop("asked", "")
     generation = Generation(options.pop("generation", 0), "run", secret=SECRET, asked=asked)
     own = {key: options.pop(key) for key in ("lease_s", "patience_s", "checkpoint_every", "workers") if key in options}
@@ -133,7 +133,7 @@ def in_memory(path: Path, **options: Any) -> Dataset:
     """A small dataset whose file is closed, for fixtures that outlive a test."""
     dataset, _ = random_dataset(path, **options)
     entries = np.array(dataset.entries)
-    entries.setflags(write=False)  # as a file's: for others the loops are compiled once more
+    entries.setflags(write=False)  # as in a file: for writable arrays the loops would be compiled once more
     return dataclasses.replace(dataset, entries=entries)
 
 
@@ -141,7 +141,7 @@ USUAL: dict[str, Any] = {
     "table": "rows", "sequence": 1, "version": m.NO_VERSION, "lease": -1, "token": 0, "low_water": 0,
     "low_water_token": 0, "rate": 0.0, "rows": None, "then_pull": False, "worker": -1, "bfloat16": False,
 }  # fmt: skip
-"""What a request says when a test does not care."""
+"""Values of fields that a test does not care about."""
 
 
 def pull(first: int = 0, last: int = 0, version: int = m.NO_VERSION, **fields: Any) -> m.Pull:
@@ -175,7 +175,7 @@ def assign(of: Shard, sequence: int, partition: int, version: int, amount: float
 
 
 def span(of: Shard, partition: int) -> tuple[int, int]:
-    """The rows that a shard has of a partition."""
+    """The rows of a partition that a shard has."""
     first, last = np.clip(of.dataset.layout.span(partition), of.state.table.first, of.state.table.last).tolist()
     return first, last
 
@@ -186,7 +186,7 @@ def rounds_of(of: Shard) -> Rounds:
 
 
 def leased(of: m.Push, *, worker: int = 0, lease: int = 1) -> m.Push:
-    """A push under a lease that a test makes up: with the tokens that shard 0 would have given."""
+    """A push under a made-up lease, with the tokens that shard 0 would have given."""
     token = TOKENS.lease(lease, worker, of.version)
     return dataclasses.replace(of, lease=lease, token=token, low_water_token=TOKENS.low_water(of.low_water))
 
@@ -201,7 +201,7 @@ def report(sequence: int, lease: int = -1, entries: int = 10, receipt: int = 0) 
 
 
 def trained(sequence: int, granted: m.Granted, of: Shard, entries: int = 10) -> m.Report:
-    """A report with the receipts that a single shard gives out once it has all rows of the strip's partitions."""
+    """A report with the receipts that a single shard issues once it has all rows of the strip's partitions."""
     receipt = 0
     for partition in rounds_of(of).visits(granted.round):
         receipt ^= TOKENS.receipt(0, granted.lease, partition)
@@ -222,7 +222,7 @@ def code(reply: m.Message | None) -> str:
 
 @contextmanager
 def served(daemon: Daemon, check_shards: CheckShards = lambda _: None) -> Iterator[list[RunEnd]]:
-    """Serve in a thread; the list gets why it ended. The run is finished and the daemon closed on the way out."""
+    """Serve in a thread; the list gets the reason for its end. On exit, finish the run and close the daemon."""
     ended: list[RunEnd] = []
 
     def serve() -> None:

@@ -1,4 +1,4 @@
-"""A file system that is soon full, for tests of what a full disk does. Mounting needs rights that not everybody has."""
+"""A small file system for tests of full disks. Mounting one needs privileges."""
 
 from __future__ import annotations
 

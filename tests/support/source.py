@@ -1,4 +1,4 @@
-"""The project's own Python files, as text and syntax trees, for the tests that read them. Imports none of them."""
+"""The project's own Python files, as text and syntax trees, for tests that read them. None of them is imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LINKED = ("common", "monitor", "preprocess", "server", "worker")
-"""Folders of the top level that are imported as `glovewire.<name>`, by a link in the folder glovewire."""
+"""Top-level folders that are imported as `glovewire.<name>`, through a link in the folder glovewire."""
 PACKAGES = (*LINKED, "glovewire")
 
 
@@ -23,7 +23,7 @@ class Module:
 
     @staticmethod
     def read(path: Path) -> Module:
-        """The module in a file below the root."""
+        """Read the module in a file below the root."""
         return Module(path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8"))
 
     @property
@@ -40,18 +40,18 @@ class Module:
 
     @property
     def dotted(self) -> str:
-        """The name by which it is imported, `glovewire` left out where a link leads to it: `server.core.core`."""
+        """The name by which it is imported, without `glovewire` if a link leads to it: `server.core.core`."""
         return ".".join(Path(self.path).with_suffix("").parts).removesuffix(".__init__")
 
     def imports(self) -> Iterator[tuple[str, int]]:
-        """Every imported name, dotted as `dotted` is, and whether the import was absolute (0) or relative (1 and more).
+        """Every imported name, in the form of `dotted`, and whether the import is absolute (0) or relative (1 or more).
 
         A plain `server` or `common`, which works by accident in a checkout, keeps a marker: `?server.core`.
         """
         return ((name, level) for _, name, level in self.placed_imports())
 
     def placed_imports(self) -> Iterator[tuple[ast.AST, str, int]]:
-        """The same with the node that imports."""
+        """The same as `imports`, with the importing node."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 yield from ((node, _shortened(alias.name), 0) for alias in node.names)
@@ -62,7 +62,7 @@ class Module:
                 yield from ((node, _shortened(str(name.value)), 0) for name in constants)
 
     def _from(self, node: ast.ImportFrom) -> Iterator[tuple[str, int]]:
-        """`from a.b import c` is a.b.c: whether c is a module or a name in one, it stands below a.b."""
+        """Take `from a.b import c` as a.b.c: whether c is a module or a name in one, it is below a.b."""
         above = Path(self.path).parts[: -node.level] if node.level else ()
         base = ".".join([*above, *([node.module] if node.module else [])])
         for alias in node.names:
@@ -71,7 +71,7 @@ class Module:
 
 
 def _shortened(name: str) -> str:
-    """An absolute name without `glovewire` where a link leads on; `?` before one that leaves it out itself."""
+    """An absolute name without `glovewire` if a link follows; `?` precedes a name that is imported without it."""
     first, _, rest = name.partition(".")
     if first in LINKED:
         return f"?{name}"
@@ -79,7 +79,7 @@ def _shortened(name: str) -> str:
 
 
 def called(call: ast.Call) -> str:
-    """The last name of what is called: `read` for `a.b.read()`."""
+    """The last name of the called function: `read` for `a.b.read()`."""
     return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 

@@ -1,7 +1,7 @@
-"""The processes of a small training that something will happen to: who takes part, and who speaks through a relay.
+"""The processes of a small training in which a fault is injected: who takes part, and who is behind a relay.
 
-Real processes that are forked from a warm one (tests/forked.py). Starts them and knows where they are; what is done to
-them, and what has to come of it, is tests/matrix.py.
+They are real processes, forked from a warm one (`forked.py`). This module starts them and knows their addresses;
+`matrix.py` injects the faults and checks the outcome.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SHARDS, WORKERS = 2, 2
 LEASE_S = 3.0
 SILENCE_S, MONITOR_SILENCE_S = 20.0, 60.0
 SHORT_SILENCE_S = 8.0
-"""Of a monitor that may miss the end of the run."""
+"""The `--timeout` of a monitor that may miss the end of the run."""
 CHECKPOINT_EVERY = 10
 SLOW = (Fault.DELAY, Fault.REORDER, Fault.DROP)
 ON_MESSAGES = (*SLOW, Fault.DUPLICATE)
 
 
 class Role(enum.Enum):
-    """Who is hurt: shard 1, or its connections; worker w0, or its; the monitor, or its."""
+    """The victim: shard 1, worker w0 or the monitor, or its connections."""
 
     SHARD = "server shard"
     WORKER = "worker"
@@ -46,7 +46,7 @@ MODES: dict[str, list[str]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """What is played: `rate` is the part of the messages that are hit, `epochs` how long the training is."""
+    """What is played: `rate` is the share of messages that are hit, `epochs` the length of the training if not 0."""
 
     fault: Fault
     role: Role
@@ -57,19 +57,19 @@ class Cell:
 
     @property
     def length(self) -> int:
-        """Epochs: enough that the fault comes in the middle, few where each message takes its time."""
+        """Epochs of the training: enough that the fault comes in the middle, few if messages are slow."""
         if self.epochs or (self.fault in SLOW and self.role is not Role.MONITOR):
             return self.epochs or 4
         return 300 if self.mode.startswith("blocks") else 100
 
     @property
     def deadline_s(self) -> float:
-        """When it has to be over, on a machine that does nothing else."""
+        """Seconds within which the cell has to be over, on an otherwise idle machine."""
         return 120.0 if self.fault in (Fault.DROP, Fault.REORDER) else 60.0
 
     @property
     def possible(self) -> bool:
-        """Workers and monitors write no checkpoints."""
+        """Whether the fault can hit the role: workers and monitors write no checkpoints."""
         return self.fault is not Fault.DISK or self.role is Role.SHARD
 
     @property
@@ -80,7 +80,7 @@ class Cell:
 
 @dataclass
 class Stage:
-    """The processes of one cell, in `folder`, which has `data`; `relays` stand in front of what is hurt."""
+    """The processes of one cell, in `folder`, which has `data`; `relays` are in front of the victim."""
 
     folder: Path
     cell: Cell
@@ -92,7 +92,7 @@ class Stage:
     streams: list[int] = field(default_factory=lambda: [free_port() for _ in range(SHARDS)])
 
     def start(self) -> None:
-        """Start everybody. Nobody trains before shard 1 answers, and that is held until all have joined shard 0."""
+        """Start all processes. Shard 1 is stopped until all workers have joined shard 0, so none trains before that."""
         self.servers = [self.server(shard) for shard in range(SHARDS)]
         self.until(lambda: all(server.out for server in self.servers), "every shard is ready")
         self.monitor = self.start_monitor()
@@ -106,7 +106,7 @@ class Stage:
         self.servers[1].signal(signal.SIGCONT)
 
     def until(self, happened: Callable[[], Any], what: str) -> None:
-        """Wait for what happens before anybody ends; fails at once if somebody does, with its error."""
+        """Wait until `happened()` is true; fail at once if a process ends before, with its error."""
 
         def ended() -> list[Forked]:
             return [one for one in self.all if one.status is not None]
@@ -140,18 +140,18 @@ class Stage:
         return self._start("monitor", "monitor", *where, *words, hurt=hurt)
 
     def victim(self) -> Forked:
-        """Whom processes' faults hurt."""
+        """The process that faults of processes hit."""
         return {Role.SHARD: self.servers[1], Role.WORKER: self.workers[0], Role.MONITOR: self.monitor}[self.cell.role]
 
     @property
     def unheard(self) -> set[Forked]:
-        """Workers that may miss the end of the run: stopped, or their messages dropped until nobody is left to ask."""
+        """Workers that may miss the end: stopped ones, or those whose messages are dropped until all shards end."""
         hurt = {Role.SHARD: self.workers, Role.WORKER: self.workers[:1], Role.MONITOR: []}[self.cell.role]
         stopped = self.cell.fault is Fault.STOP and self.cell.role is Role.WORKER
         return set(hurt) if stopped or self.cell.fault is Fault.DROP else set()
 
     def restart_victim(self) -> None:
-        """As whatever supervises processes does it."""
+        """Restart the victim, as a supervisor does."""
         if self.cell.role is Role.SHARD:
             self.servers[1] = self.server(1)
         elif self.cell.role is Role.WORKER:
@@ -176,7 +176,7 @@ class Stage:
         return self.cell.fault, self.cell.rate, self.cell.seed
 
     def _seen_by(self, rank: int, shard: int) -> str:
-        """Where a worker finds a shard: through a relay, if that connection is hurt."""
+        """The address at which a worker reaches a shard: that of a relay, if the connection is to be hit."""
         address = here(self.ports[shard])
         hurt = shard == 1 if self.cell.role is Role.SHARD else self.cell.role is Role.WORKER and rank == 0
         if hurt and self.cell.fault in ON_MESSAGES:

@@ -1,4 +1,4 @@
-"""What strangers send to a port: other protocols, noise, and messages that are nearly right. Sent by plain sockets."""
+"""What strangers send to a port, by plain sockets: other protocols, noise, and messages that are nearly right."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def mutilated(draw: random.Random, push: list[bytes]) -> list[bytes]:
 
 
 def exactly(plain: socket.socket, size: int) -> bytes:
-    """So many bytes; ConnectionError if the other side closes before."""
+    """Receive exactly `size` bytes; ConnectionError if the other side closes before."""
     found = b""
     while len(found) < size:
         more = plain.recv(size - len(found))
@@ -68,7 +68,7 @@ def exactly(plain: socket.socket, size: int) -> bytes:
 
 
 def shake_hands(plain: socket.socket) -> None:
-    """ZMTP 3 as a DEALER, by hand; in turns, because libzmq drops a client that says everything at once."""
+    """Perform a ZMTP 3 handshake as a DEALER; in turns, because libzmq drops a client that sends everything at once."""
     plain.sendall(GREETING)
     exactly(plain, 64)
     plain.sendall(bytes([4, len(READY)]) + READY)
@@ -76,14 +76,14 @@ def shake_hands(plain: socket.socket) -> None:
 
 
 def shaken(address: str) -> socket.socket:
-    """A plain connection after the handshake."""
+    """Return a plain connection after the handshake."""
     plain = socket.create_connection(port_of(address), timeout=60)
     shake_hands(plain)
     return plain
 
 
 def send_until_shut(plain: socket.socket, *pieces: bytes) -> None:
-    """Send pieces until the other side takes no more: Linux may say nothing of it for a minute though it has closed."""
+    """Send pieces until the other side accepts no more; Linux may take a minute to report that it has closed."""
     plain.settimeout(5.0)
     with suppress(OSError):
         for piece in pieces:
@@ -91,7 +91,7 @@ def send_until_shut(plain: socket.socket, *pieces: bytes) -> None:
 
 
 def is_shut(plain: socket.socket, seconds: float = 20.0) -> bool:
-    """Whether the other side closes the connection within `seconds`, whatever it says meanwhile."""
+    """Whether the other side closes the connection within `seconds`, whatever it sends meanwhile."""
     deadline = time.monotonic() + seconds
     with suppress(ConnectionError):
         while (left := deadline - time.monotonic()) > 0:
@@ -111,7 +111,7 @@ def port_of(address: str) -> tuple[str, int]:
 
 
 def visited(address: str, connections: int, draw: random.Random) -> None:
-    """So many connections, one after the other, of noise and of other protocols by turns; some leave in the middle."""
+    """Open connections one after the other, in turn with noise and other protocols; some leave in the middle."""
     for number in range(connections):
         words = [draw.randbytes(draw.randrange(1, 2000)), *STRANGERS.values()][number % (1 + len(STRANGERS))]
         with socket.create_connection(port_of(address), timeout=60) as stranger, suppress(ConnectionError):
@@ -119,7 +119,7 @@ def visited(address: str, connections: int, draw: random.Random) -> None:
 
 
 def refused(address: str, push: m.Push, count: int, draw: random.Random) -> int:
-    """Send so many messages that are each a good push with something wrong; how many were refused in words."""
+    """Send `count` messages, each a good push with something wrong; return how many got a refusal."""
     good = [b"", *(bytes(part) for part in wire.encode(9, push))]
     told = 0
     while count:

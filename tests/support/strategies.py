@@ -28,7 +28,7 @@ SCALARS: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 NAMED = {"ending": st.sampled_from([ending.value for ending in Ending]) | TEXT}
-"""Fields of which some values alone mean anything."""
+"""Fields with only a few meaningful values."""
 
 
 def quick(examples: int = 60) -> settings:
