@@ -27,7 +27,7 @@ def missing() -> str:
 
 
 class Machines:
-    """Context manager of machines 1 and 2, at `addresses`; machine 2 has its own, empty versions of `hidden` folders."""
+    """Context manager of machines 1 and 2, at `addresses`; machine 2 has its own, empty `hidden` folders."""
 
     addresses = ("10.78.0.1", "10.78.0.2")
 
