@@ -54,7 +54,7 @@ help:
 	@echo 'make test    lint, type check and test; EXTRAS=all with every optional dependency; PYTEST_ARGS="-k wire"'
 	@echo 'make lint    ruff and mypy alone'
 	@echo 'make fuzz    hostile bytes, found by coverage, into the decoder and the core; FUZZ_S=60 seconds of them'
-	@echo 'make mutants    take the protections away one by one; the simulation has to find each (hours)'
+	@echo 'make mutants    remove one protection at a time; the simulation or a test must notice each (hours)'
 	@echo 'make simulate   clusters with faults in virtual time; SEEDS=10000 of them, or SEED=17 with its story'
 	@echo 'make demo    a short tour of what one can do with the vectors'
 	@echo 'make bench   the wire and training, measured; JSON in $(OUT)/'

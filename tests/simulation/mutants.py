@@ -178,7 +178,7 @@ MUTANTS = (
     Mutant("a worker whose last hello was late hears that the run is over", "server/core/core.py",
            "if isinstance(error, UnknownSession) and peer in self._left and self._state.over is not None:",
            "if False:"),
-    Mutant("who still waits for a shard when the run is over says hello again to the others", "common/client/core.py",
+    Mutant("a worker still waiting for a shard when the run is over greets the others again", "common/client/core.py",
            "if isinstance(reply, m.HeartbeatAck) and reply.stop and", "if False and"),
     Mutant("a shard whose rows are trained does not wait for workers when the run ends", "server/core/core.py",
            "is_drained = state.cuts.is_trained if", "is_drained = False if"),
@@ -232,7 +232,7 @@ TESTS = {
         "server/test_peers.py::test_a_shard_that_starts_begins_nothing_before_all_others_have_answered",
     "on an empty disk a shard waits for all others":
         "server/test_peers.py::test_on_an_empty_disk_a_shard_waits_for_all_others",
-    "it waits until it knows their generation":
+    "a shard on an empty disk waits until it knows the others' generation":
         "server/test_peers.py::test_on_an_empty_disk_a_shard_waits_until_it_knows_the_others_generation",
     "while one does not answer, all are asked again":
         "server/test_peers.py::test_while_one_does_not_answer_all_are_asked_again",
@@ -240,7 +240,7 @@ TESTS = {
         "server/test_peers.py::test_a_shard_serves_when_another_knows_its_mark_in_the_same_generation",
     "a part that could not be copied is asked for again before what follows":
         "simulation/test_simulation.py::test_what_was_found_once_stays_mended[21099-10]",
-    "a part that a disk does not read is no removed one":
+    "an unreadable part does not count as removed":
         "server/checkpoints/test_copies.py::test_a_part_that_a_disk_does_not_read_is_not_taken_for_a_removed_one",
     "a checkpoint that a disk does not read is not passed over":
         "server/checkpoints/test_files.py::test_one_that_a_disk_does_not_read_is_not_passed_over",
@@ -272,7 +272,7 @@ TESTS = {
         "server/test_stored_checkpoints.py::test_parts_and_the_generation_are_brought_to_an_empty_disk",
     "what a shard has not brought from the store yet is not forgotten":
         "simulation/test_simulation.py::test_what_was_found_once_stays_mended[18538-8]",
-    "one of which a part is to be replaced is none":
+    "a checkpoint with a part to be replaced does not count":
         "server/test_stored_checkpoints.py::test_a_checkpoint_of_which_a_part_is_to_be_replaced_keeps_no_other_from_being_needed",
     "a part is replaced while the store has another checkpoint":
         "server/test_stored_checkpoints.py::test_a_part_is_not_replaced_before_the_store_has_another_checkpoint",

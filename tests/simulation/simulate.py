@@ -36,8 +36,8 @@ def main() -> int:
         help="play only those whose checkpoints are kept in a store, too: of single shards, of several with a shared "
         "folder, and, alone with --apart, of those without",
     )
-    parser.add_argument("--found", action="store_true", help="play those that have failed once before the others")
-    parser.add_argument("--draw", type=int, default=DRAW, help="play what seeds meant before, see DRAW in scenario.py")
+    parser.add_argument("--found", action="store_true", help="play the seeds that have failed once first")
+    parser.add_argument("--draw", type=int, default=DRAW, help="use an earlier meaning of seeds, see scenario.py")
     parser.add_argument("--until-failure", action="store_true", help="print how many seeds it took to find a failure")
     given = parser.parse_args()
     if given.seeds < 1 or not 1 <= given.draw <= DRAW:
