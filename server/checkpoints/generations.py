@@ -173,7 +173,7 @@ def enter(config: ServerConfig, generation: Generation, begin: Begin | None = No
     if config.shard == 0 and generation.number and not generation.label:  # the run begins anew, and so do its metrics
         with output_errors(config.out, "run"):
             (config.out / run_folder.METRICS).unlink(missing_ok=True)
-    _write_mark(config, Mark(generation.number, entry=secrets.token_hex(4)))
+    write_mark(config, config.shard, Mark(generation.number, entry=secrets.token_hex(4)))
     return True
 
 
@@ -216,25 +216,25 @@ def announce_ending(config: ServerConfig, generation: Generation, end: RunEnd, *
     """Tell the other shards, through this shard's mark, why this shard is ending the run; see `Mark`."""
     before = _mark_in(config, config.shard, generation)
     mark = replace(before, generation=generation.number, ending=end.ending, left="", text=end.text, is_empty=is_empty)
-    _write_mark(config, mark)
+    write_mark(config, config.shard, mark)
 
 
 def announced_ending(config: ServerConfig, generation: Generation) -> RunEnd | None:
     """Return why another shard is ending the run, None while none is."""
-    marks = [mark for mark in _other_marks(config).values() if mark.generation == generation.number]
+    marks = _other_marks(config, generation).values()
     return next((RunEnd(Ending(mark.ending), mark.text) for mark in marks if mark.ending), None)
 
 
 def leave(config: ServerConfig, generation: Generation, end: RunEnd) -> None:
     """Record in this shard's mark that it has written everything the run needs from it, and has left."""
     before, ending = _mark_in(config, config.shard, generation), end.ending
-    _write_mark(config, replace(before, generation=generation.number, ending=ending, left=ending, text=end.text))
+    mark = replace(before, generation=generation.number, ending=ending, left=ending, text=end.text)
+    write_mark(config, config.shard, mark)
 
 
 def not_left(config: ServerConfig, generation: Generation) -> list[int]:
     """Return the other shards that have not left this generation."""
-    marks = _other_marks(config)
-    return [shard for shard, mark in marks.items() if mark.generation != generation.number or not mark.left]
+    return [shard for shard, mark in _other_marks(config, generation).items() if not mark.left]
 
 
 def unfinished(config: ServerConfig, generation: Generation) -> list[int]:
@@ -303,6 +303,10 @@ def _mark_in(config: ServerConfig, shard: int, generation: Generation) -> Mark:
     return mark if mark is not None and mark.generation == generation.number else Mark()
 
 
+def _other_marks(config: ServerConfig, generation: Generation) -> dict[int, Mark]:
+    return {shard: _mark_in(config, shard, generation) for shard in range(config.shards) if shard != config.shard}
+
+
 def _ended_for_good(config: ServerConfig, ending: str) -> bool:
     """Return whether no generation follows this ending: COMPLETE with --resume, otherwise any but a signal's."""
     return ending == Ending.COMPLETE if config.resume else ending not in ("", Ending.STOPPED)
@@ -367,10 +371,6 @@ def parse_mark(text: str, where: str) -> Mark:
     return mark
 
 
-def _other_marks(config: ServerConfig) -> dict[int, Mark]:
-    return {shard: mark_of(config, shard) or Mark() for shard in range(config.shards) if shard != config.shard}
-
-
 def _may_join(config: ServerConfig, generation: Generation, mark: Mark | None) -> bool:
     """Return whether this shard can enter a generation: it has not been in it, and the first checkpoint is intact."""
     entered = mark is not None and mark.generation >= generation.number
@@ -407,10 +407,6 @@ def _generation_name(number: int) -> str:
 
 def _mark_file(config: ServerConfig, shard: int) -> str:
     return os.path.join(config.out, run_folder.CHECKPOINTS, f".shard-{shard}-of-{config.shards}")
-
-
-def _write_mark(config: ServerConfig, mark: Mark) -> None:
-    write_mark(config, config.shard, mark)
 
 
 def write_mark(config: ServerConfig, shard: int, mark: Mark) -> None:
