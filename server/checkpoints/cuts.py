@@ -43,7 +43,6 @@ class Snapshot:
     """What a checkpoint of one shard holds: its rows and the facts to resume them with."""
 
     label: str
-    first: int
     rows: Rows
     facts: dict[str, Any]
     versions: Indices | None = None
@@ -226,7 +225,7 @@ class Cuts:
         facts = {**self._facts(), "label": label, "round": round, "last_round": last_round}
         facts["asked"] = label in self._requested
         versions = None if self._table.versions is None else self._table.versions.copy()
-        return Snapshot(label, self._table.first, rows, facts, versions)
+        return Snapshot(label, rows, facts, versions)
 
     def _take_requests(self, labels: Collection[str]) -> list[tuple[Peer, int]]:
         taken = [(peer, number) for label, peer, number in self._requests if label in labels]

@@ -350,7 +350,7 @@ def _pieces(run: Path, label: str, shards: int) -> Iterator[Array]:
 def take_back(run: Path, label: str) -> Snapshot:
     """Return the checkpoint of a single shard and remove it from the disk, whose room is needed."""
     rows, facts = read(run, label, 1)
-    last = Snapshot(label, 0, rows, facts, read_versions(run, label, 1))
+    last = Snapshot(label, rows, facts, read_versions(run, label, 1))
     folder = part_folder(run, label, 0, 1)
     with artifacts.output_errors(folder, KIND):
         shutil.rmtree(folder)

@@ -69,7 +69,7 @@ class Cluster:
     def write(self, shard: int, label: str) -> None:
         """Write a shard's part of a checkpoint."""
         facts = {"shard": shard, "shards": len(self.configs), "round": 1, "entries": 1, "label": label}
-        files.write(self.configs[shard].out, Snapshot(label, 0, np.zeros((2, 4), np.float32), facts))
+        files.write(self.configs[shard].out, Snapshot(label, np.zeros((2, 4), np.float32), facts))
 
     def has(self, shard: int, label: str, owner: int) -> bool:
         return files.part_folder(self.configs[shard].out, label, owner, len(self.configs)).exists()

@@ -52,7 +52,7 @@ def config(run: Path, shard: int) -> ServerConfig:
 def write(run: Path, label: str, shard: int, gradients: int, value: float = 0.0) -> None:
     """Write a shard's part of a checkpoint: each shard counts its own gradients."""
     facts = {"shard": shard, "shards": SHARDS, "round": -1, "gradients": gradients, "label": label, "generation": 0}
-    snapshot = Snapshot(label, 0, np.full((2, 4), value, np.float32), {**facts, "options": OPTIONS})
+    snapshot = Snapshot(label, np.full((2, 4), value, np.float32), {**facts, "options": OPTIONS})
     files.write(run, snapshot)
 
 

@@ -52,7 +52,7 @@ class Shard:
         """Write its part of a checkpoint."""
         label, shards = f"round-{round:08d}", self.config.shards
         facts = {"shard": self.number, "shards": shards, "round": round, "entries": round, "label": label}
-        files.write(self.out, Snapshot(label, 0, np.full((300, 200), value, np.float32), facts))
+        files.write(self.out, Snapshot(label, np.full((300, 200), value, np.float32), facts))
 
     def remove(self, round: int) -> None:
         shutil.rmtree(files.part_folder(self.out, f"round-{round:08d}", self.number, self.config.shards))

@@ -97,7 +97,7 @@ def test_a_cut_is_the_table_after_exactly_so_many_rounds(
         return
     assert [snapshot.label for snapshot in snapshots] == [f"round-{round:08d}"]
     assert snapshots[0].facts["round"] == round
-    assert snapshots[0].first == one.state.table.first
+    assert snapshots[0].facts["rows"][0] == one.state.table.first
     np.testing.assert_array_equal(snapshots[0].rows[:, 0], expected(one, round))
 
 
