@@ -73,8 +73,7 @@ def newest(run: Path) -> tuple[str, int]:
     require_readable_version(run)
     for _, _, label, shards in sorted(complete(run), reverse=True):
         try:
-            for shard in range(shards):
-                artifacts.Manifest.load(part_folder(run, label, shard, shards), KIND, SCHEMA)
+            _facts(run, label, shards)
         except ArtifactError as error:
             _pass_over(label, error)
         else:
@@ -110,14 +109,9 @@ def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> lis
         if len(kept) < keep:
             continue
         oldest = reached(own[kept[0][1]])  # as this shard counts, which may be less than shard 0 does
-        for label in [label for label, facts in own.items() if reached(facts) < oldest]:
-            folder = part_folder(run, label, shard, shards)
-            try:
-                if label != begun:
-                    removed.append(label)
-                    shutil.rmtree(folder)
-            except OSError as error:
-                logger.warning(log.line("checkpoint_kept", folder=folder, why=error))
+        removed += [label for label, facts in own.items() if reached(facts) < oldest and label != begun]
+    for label in removed:
+        _remove(part_folder(run, label, shard, shards))
     return removed
 
 
@@ -155,11 +149,15 @@ def remove_old_finals(run: Path, label: str) -> None:
         kept, _ = newest(run)
     for name in names:
         if _label(name) != kept:
-            folder = run / CHECKPOINTS / name
-            try:
-                shutil.rmtree(folder)
-            except OSError as error:
-                logger.warning(log.line("checkpoint_kept", folder=folder, why=error))
+            _remove(run / CHECKPOINTS / name)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a part of a checkpoint; if the disk does not let it, the part stays and a warning is logged."""
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        logger.warning(log.line("checkpoint_kept", folder=folder, why=error))
 
 
 def remove_leftovers(run: Path, shard: int, shards: int) -> None:
