@@ -68,7 +68,12 @@ class Peers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """End the threads and release the socket."""
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        if self._others:
+            self._socket.close()
 
     def offer(self, dataset: Dataset | None) -> None:
         """Send the dataset of the run to shards that ask for it."""
@@ -174,15 +179,6 @@ class Peers:
             if time.monotonic() > since + patience_s:
                 return
             self._ended.wait(0.1)
-
-    def close(self) -> None:
-        """End the threads and release the socket; may be called twice."""
-        self._ended.set()
-        for thread in self._threads:
-            thread.join()
-        self._threads.clear()
-        if self._others:
-            self._socket.close()
 
     def _not_gone(self, generation: Generation) -> set[int]:
         return {*self._heard, *generations.not_left(self._config, generation)} if self._others else set()

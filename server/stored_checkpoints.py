@@ -87,7 +87,7 @@ def _move(own: Path, part: Path) -> None:
 
 def _parts(names: Iterable[str]) -> set[str]:
     """Return the names of the parts of checkpoints that a store holds, whole or not."""
-    return {folder for folder, _, _ in (name.partition("/") for name in names) if PART.fullmatch(folder)}
+    return {folder for name in names if PART.fullmatch(folder := name.partition("/")[0])}
 
 
 def _first_of(part: str) -> str:
@@ -121,7 +121,15 @@ class StoredCheckpoints:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """End the thread once everything is uploaded, or the store fails or is too slow."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(PARTING_S)
+            if self._thread.is_alive():
+                logger.warning(log.line("not_stored", url=self._config.checkpoints, why=f"not in {PARTING_S:g} s"))
+                if self._store is not None:
+                    self._store.close()
+                self._thread.join(FAILING_S)
 
     # ---- from the store
 
@@ -148,18 +156,6 @@ class StoredCheckpoints:
         if self._config.checkpoints is not None:
             self._thread = threading.Thread(target=self._follow, name="checkpoints", daemon=True)
             self._thread.start()
-
-    def close(self) -> None:
-        """End the thread once everything is uploaded, or the store fails or is too slow; may be called twice."""
-        self._ended.set()
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join(PARTING_S)
-            if thread.is_alive():
-                logger.warning(log.line("not_stored", url=self._config.checkpoints, why=f"not in {PARTING_S:g} s"))
-                if self._store is not None:
-                    self._store.close()
-                thread.join(FAILING_S)
 
     def _follow(self) -> None:
         """Upload until this shard ends, and then until everything is there or the store has failed for FAILING_S."""
