@@ -1,5 +1,6 @@
 """Define the options of `glovewire server` and the identity of a shard. No I/O."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -161,7 +162,7 @@ class Identity:
 
 def parse_shard(text: str) -> tuple[int, int]:
     """Return the two numbers of `K/S`; UsageError for any other text."""
-    shard, slash, shards = text.partition("/")
-    if not (slash and text.isascii() and shard.isdecimal() and shards.isdecimal()):
+    match = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
+    if match is None:
         raise UsageError(f"shard must look like 0/1, not {text!r}")
-    return int(shard), int(shards)
+    return int(match[1]), int(match[2])

@@ -148,8 +148,8 @@ class Daemon:
         ticked, checked, tick_owed = 0.0, 0.0, False
         known: RunEnd | None = None
         while True:
-            at_once = 0 if self._unanswered else 1 if self._outbox.has_deferred else self._patience_ms()
-            ready = dict(poller.poll(min(at_once, TICK_MS) if tick_owed else at_once))
+            wait_ms = 0 if self._unanswered else 1 if self._outbox.has_deferred else self._patience_ms()
+            ready = dict(poller.poll(min(wait_ms, TICK_MS) if tick_owed else wait_ms))
             if len(ready) > (self._router in ready):
                 self._admit()
             self._cut_unfinished(time.monotonic())

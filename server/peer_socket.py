@@ -40,7 +40,9 @@ class PeerSocket:
         self._answer = answer
         self._context = sockets.Context(None if keys is None else keys.for_shards())
         try:
-            self._router, self.address = self._context.router(listening(address), MAX_REQUEST_BYTES)
+            # `address` is where the others reach this shard: a machine may not know its own name
+            listening = address if is_loopback(address) else f"tcp://0.0.0.0:{port_of(address)}"
+            self._router, self.address = self._context.router(listening, MAX_REQUEST_BYTES)
             self._monitor = self._context.watch(self._router)
         except BaseException:
             self.close()
@@ -108,8 +110,3 @@ class PeerSocket:
                 self._router, [peer, b"", *wire.encode(number, reply)], track=True, big=TRACKED_BYTES
             )
             self._outbox.sent(peer, leaving, time.monotonic())
-
-
-def listening(address: str) -> str:
-    """Return where a shard listens whose address for the others is `address`: a name may not be known to itself."""
-    return address if is_loopback(address) else f"tcp://0.0.0.0:{port_of(address)}"

@@ -85,8 +85,7 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
     table = Table(TABLE, first, begin.rows, rows.parameters, optimizers.make(options), versions)
     schedule = None
     if config.shard == 0 and options.schedule == "blocks":
-        rounds = Rounds.of(options, layout.partitions)
-        schedule = Schedule(rounds, begin.reached.round)
+        schedule = Schedule(Rounds.of(options, layout.partitions), begin.reached.round)
     tokens = Tokens(bytes.fromhex(generation.secret))
     batches = -(-dataset.total_entries // options.batch_size)
     sweeps = -(-config.checkpoint_every // options.local_epochs)
@@ -330,7 +329,9 @@ def _check_shards(config: ServerConfig, generation: Generation) -> CheckShards:
     def check(end: RunEnd | None) -> RunEnd | None:
         nonlocal announced, problem
         generations.has_ended(config, generation)
-        if end is not None and not announced:
+        if end is None:
+            return generations.announced_ending(config, generation)
+        if not announced:
             try:
                 generations.announce_ending(config, generation, end)
                 announced = True
@@ -340,6 +341,6 @@ def _check_shards(config: ServerConfig, generation: Generation) -> CheckShards:
                 if problem != str(error):
                     problem = str(error)
                     logger.warning(log.line("untold", why=error))
-        return None if end is not None else generations.announced_ending(config, generation)
+        return None
 
     return check

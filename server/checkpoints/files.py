@@ -24,6 +24,7 @@ from glovewire.common.storage import artifacts
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import CHECKPOINTS, write_trained
 
+from ..config import MAX_SHARDS
 from .cuts import FINAL, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ SCHEMA = 2
 ROWS = "rows.npy"
 VERSIONS = "versions.npy"
 """How often each row was changed, if that is counted."""
-_SHARD_COUNTS = frozenset(map(str, range(1, 257)))
+_SHARD_COUNTS = frozenset(map(str, range(1, MAX_SHARDS + 1)))
 CHUNK_ROWS = 4096
 BAD_FACTS = (KeyError, TypeError, ValueError)
 """Errors raised by reading facts that are missing or malformed."""
