@@ -201,7 +201,7 @@ class Daemon:
             return future.result()
 
     def farewell(self) -> None:
-        """Let the workers of a complete run go, which waited until its rows are on disk."""
+        """Let the workers of a complete run go: they waited until its rows were on disk."""
         self._carry_out(self._core.farewell())
 
     def announce(self, kind: str, text: str = "") -> None:

@@ -1,4 +1,4 @@
-"""End a generation of a run at one shard: the final checkpoint, the farewell of the workers, and the results."""
+"""End a generation of a run at one shard: write the final checkpoint, let the workers go, and write the results."""
 
 import time
 from collections.abc import Callable
@@ -118,9 +118,9 @@ class Leaving:
     def _await_end(self) -> None:
         """Wait until every shard has finished the generation and shard 0 has recorded the end of the run.
 
-        After a signal shard 0 records nothing. Raises Superseded if another generation was begun; OutputError that
-        names the shards that are waited for when, for OTHER_SHARDS_S (after a signal, 1.5 s), nothing has come and
-        shards without a shared folder have copied nothing.
+        After a signal shard 0 records nothing. Raises Superseded if another generation was begun, and OutputError after
+        OTHER_SHARDS_S, which begin anew with each piece of a file that shards without a shared folder copy; after a
+        signal to this shard, OTHERS_AFTER_SIGNAL_S from the start.
         """
         config, began = self.config, time.monotonic()
         while not generations.has_ended(config, self.generation):

@@ -34,13 +34,13 @@ from .config import ServerConfig
 from .peer_socket import PeerSocket
 
 EVERY_S = 0.25
-"""Time between two looks into the folders of the others."""
+"""Seconds between two looks into the folders of the others."""
 SILENCE_S = 2.0
 FIRST_LOOK_S = 20.0
-"""A shard that starts waits so long for the folders of all others, on an empty disk until all have answered."""
+"""Seconds that a starting shard waits for the folders of all others; on an empty disk it waits until all answer."""
 BEGIN_S = 60.0
 PARTING_S, PARTING_FOR_GOOD_S = 10.0, 60.0
-"""A shard that ends stays so long for the others to copy its last words, and longer if no generation is to follow."""
+"""Seconds that an ending shard stays for the others to copy its last files; the second if no generation follows."""
 
 logger = logging.getLogger(__name__)
 
@@ -108,9 +108,9 @@ class Peers:
     def look(self, patience_s: float = 0.0) -> None:
         """Copy from every other shard, the first time also what this one had and has lost.
 
-        While one does not answer, or a disk cannot read a part, copy from all again: what the others have is never old.
-        That ends after `patience_s`, but on an empty disk, which cannot tell in which generation this shard has died,
-        not before each has answered, and this shard has stored the generation and marks that it told.
+        While one does not answer, or a disk cannot read a part, copy from all again, so that no copy is old, but not
+        longer than `patience_s`. On an empty disk, which cannot tell in which generation this shard has died, continue
+        until every other shard has answered, and this one has stored the generation and marks of each.
         """
         if not self._others:
             return
@@ -146,8 +146,9 @@ class Peers:
     def confirm(self, generation: Generation, is_stopped: Callable[[], bool]) -> None:
         """Wait until another shard knows that this one has entered `generation`; Superseded if it is not the newest.
 
-        A shard that then loses its disk learns that it died in that generation, and does not enter it again. Superseded
-        as well if another shard knows of an earlier entry: this one's folder is an older state, as from a backup.
+        If this shard then loses its disk, it learns from the other that it died in that generation, and does not enter
+        it again. Raises Superseded, too, if another shard knows of a different entry: then this one's folder is an
+        older state, as from a backup.
         """
         own = generations.mark_of(self._config) or Mark()
         while self._others and not is_stopped():
@@ -165,9 +166,9 @@ class Peers:
     def part(self, is_stopped: Callable[[], bool] = lambda: False) -> None:
         """Wait until the others know how this shard has left, but not longer than PARTING_S or PARTING_FOR_GOOD_S.
 
-        At the end of the run that time begins anew with each piece of a file that is copied: the others hear of the end
-        after they have copied what belongs to it.
-        One that has left, too, and does not answer any more need not know. Raises Superseded if the run goes on.
+        At the end of the run that time begins anew with each piece of a file that is copied, because the others hear of
+        the end after they have copied what belongs to it. A shard that has left, too, and no longer answers need not
+        know. Raises Superseded if the run goes on.
         """
         config, began = self._config, time.monotonic()
         own = generations.mark_of(config) or Mark()
@@ -184,12 +185,12 @@ class Peers:
         return {*self._heard, *generations.not_left(self._config, generation)} if self._others else set()
 
     def _noted(self, heard: Heard, own: Mark) -> Mark | None:
-        """Return what another shard has noted of this one, None if that is older than its mark `own`."""
+        """Return the mark of this shard that another one has noted, None if it is older than `own`, the current one."""
         noted = heard.marks.get(self._config.shard)
         return noted if noted is not None and noted.order >= own.order else None
 
     def _is_known(self, heard: Heard | None, own: Mark) -> bool:
-        """Return whether another shard has told that it knows this one's mark, and does not still look for its own."""
+        """Return whether another shard has told that it knows this one's mark and has got back its own folder."""
         return heard is not None and heard.is_whole and self._noted(heard, own) is not None
 
     def _start(self, work: Callable[[], None], name: str) -> None:

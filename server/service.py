@@ -54,7 +54,7 @@ from .tokens import Tokens
 
 TABLE = "rows"
 LEAST_KEPT_BYTES, MOST_KEPT_TWICE_BYTES = 8 << 20, 256 << 20
-"""Freed memory that a server keeps at least, and up to which it keeps twice its table."""
+"""A server keeps freed memory of twice its table, at least the first and at most the second, or half its table."""
 SMALL_FRAME_BYTES = 1 << 20
 """A frame of this size is allowed however few rows a shard has."""
 
@@ -125,7 +125,7 @@ def _restore(tensors: Tensors, config: ServerConfig, generation: Generation) -> 
 
 
 def _require_options(config: ServerConfig, facts: dict[str, Any], label: str) -> str:
-    """Raise ArtifactError if a checkpoint was trained with other options; return how messages call it."""
+    """Raise ArtifactError if a checkpoint was trained with other options; return its name for error messages."""
     which = f"the checkpoint {label} of {config.out}"
     if facts["options"] != config.options.as_message():
         raise errors.ArtifactError(f"{which} was trained with other options: see {config.out / runs.CONFIG}")
@@ -258,7 +258,7 @@ def _serve(
 
 
 def _ended(config: ServerConfig, dataset: Dataset | None, peers: Peers) -> Generation | None:
-    """Return the end of the run if this shard, which was started to go on with it, finds that it has ended."""
+    """Return the end of the run if it has ended and this shard was started to continue it."""
     if not config.recover and (config.join or not config.resume):
         return None
     return generations.end_of_run(config, peers.begin, None if dataset is None else dataset.checksum)
@@ -288,7 +288,7 @@ def _catch_up(config: ServerConfig, dataset: Dataset | None, peers: Peers, ended
 
 
 def _summary(config: ServerConfig, core: Core, generation: Generation, end: RunEnd) -> dict[str, Any]:
-    """Return the results; if nothing was left to train, with the losses of the checkpoint that it began from."""
+    """Return the results; if nothing was left to train, with the losses of the generation's first checkpoint."""
     facts = core.summary(end)
     if generation.label and not facts["seconds"]:
         with contextlib.suppress(errors.ArtifactError):

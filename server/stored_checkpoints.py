@@ -1,6 +1,6 @@
 """Keep this shard's checkpoints in a store, too, and bring them back to a shard that has lost its disk.
 
-A store is like another shard that always answers (`checkpoints.copies`), and less: it has parts of checkpoints and, in
+A store resembles a shard that always answers (`checkpoints.copies`), but holds only parts of checkpoints and, in
 `shard-K-of-S.json`, the newest generation that a shard knew, without its secret. So a shard that has the generation
 from a store alone never joins it, but begins the next. A thread of its own uploads; training never waits for it.
 """
@@ -31,7 +31,7 @@ EVERY_S = 0.5
 """Time between two looks for what is to be uploaded."""
 RETRY_S = 2.0
 PARTING_S, FAILING_S = 120.0, 10.0
-"""How long a shard that ends stays for a store that is slow, and for one that fails."""
+"""Seconds that an ending shard stays for a store that is slow, and for one that fails."""
 KNOWN = re.compile(r"shard-\d+-of-\d+\.json", re.ASCII)
 
 logger = logging.getLogger(__name__)
@@ -235,9 +235,9 @@ class StoredCheckpoints:
         return name.partition(".")[0] not in whole or len(whole) > 1
 
     def _superseded(self, store: Store, gone: Collection[str]) -> list[str]:
-        """Return those of the parts `gone` without which the store has as new a checkpoint of all shards as before.
+        """Return the parts in `gone` that are not whole in the store, or no newer than a whole checkpoint there.
 
-        Another shard may be slower to upload, so that the store has only old parts of it.
+        The others stay: another shard may be slower to upload, so that the store has only old parts of it.
         """
         newest, found = self._newest_whole(store, gone), []
         for name in gone:
@@ -255,7 +255,7 @@ class StoredCheckpoints:
         return found
 
     def _newest_whole(self, store: Store, gone: Collection[str]) -> tuple[int, int] | None:
-        """Return how far the newest checkpoint has come of which the store has all parts as they are here.
+        """Return round and gradients of the newest checkpoint of which the store has all parts as they are here.
 
         One with a part in `gone` does not count: another shard may just have brought that back from the store.
         """

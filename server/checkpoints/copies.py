@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 
 class Heard(NamedTuple):
-    """What another shard has told: the newest generation that it knows, the marks by shard, whether it has looked.
+    """What another shard has told: the newest generation that it knows, and the marks by shard.
 
-    `is_copied`: this shard has copied all that it lacked. What a disk cannot read now is to be asked for again.
-    `is_taken`: this shard has stored its generation and marks, too. It stores them once it has copied the parts, or has
-    failed to copy the same ones twice.
+    `is_whole`: the other shard has got back what it had, see `Copies`. `is_copied`: this shard has copied everything
+    that it lacked, and the other's disk could read all of it. `is_taken`: this shard has also stored the other's
+    generation and marks. It does so once it has copied the parts, or has failed to copy the same ones twice.
     """
 
     generation: Generation | None
@@ -54,7 +54,7 @@ class Heard(NamedTuple):
 
 
 class Copies:
-    """The copies that one shard has in its run folder, and what it tells the other shards of it."""
+    """The copies that one shard has in its run folder, and its replies to the other shards."""
 
     def __init__(self, config: ServerConfig) -> None:
         self._config, self._folder = config, config.out / CHECKPOINTS
@@ -74,7 +74,7 @@ class Copies:
     # ---- for the other shards
 
     def answer(self, message: m.Message) -> m.Message:
-        """Return the reply to the request of another shard; raises what is to be refused."""
+        """Return the reply to another shard's request; raises the GlovewireError with which it is refused."""
         match message:
             case m.GetFolder():
                 return m.Folder(np.frombuffer(json.dumps(self._contents()).encode(), np.uint8))
@@ -125,7 +125,7 @@ class Copies:
     def bring(self, client: RequestClient, peer: int, *, own: bool = False) -> Heard:
         """Copy what shard `peer` has and this one lacks, with `own` also parts that this shard had.
 
-        Raises what keeps `client` from asking, ProtocolError or ArtifactError if the answers make no sense.
+        Raises the errors of `client.ask`, and ProtocolError or ArtifactError if the answers make no sense.
         """
         reply = client.ask(0, m.GetFolder())
         try:
@@ -170,7 +170,7 @@ class Copies:
                 self._note(self._config.shard, mark)
 
     def _lacks(self, name: str, checksum: str, peer: int, here: Mapping[str, str], *, own: bool) -> bool:
-        """Return whether to copy a part: it is missing, and not because it was removed, or its owner has another."""
+        """Return whether to copy a part: it is missing and was not removed, or its owner has another version."""
         match = PART.fullmatch(name)
         if match is None or (int(match["shard"]) == self._config.shard and not own) or here.get(name) == checksum:
             return False
@@ -246,7 +246,7 @@ def bring_part(source: Source, folder: Path, checksum: str, name: str = "") -> b
 
 
 def begin_at(client: RequestClient, config: ServerConfig, generation: Generation) -> None:
-    """Ask shard 0 to begin a generation, and store the newest that there is then."""
+    """Ask shard 0 to begin a generation, and store its answer: the newest generation."""
     reply = client.ask(0, m.Begin(json.dumps(asdict(generation))))
     if not isinstance(reply, m.Begun):
         raise errors.ProtocolError(f"{client.where(0)} did not say which generation it has begun")

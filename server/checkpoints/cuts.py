@@ -168,7 +168,7 @@ class Cuts:
     def push_applied(self, push: Push) -> None:
         """In exclusive order, copy the partition of an applied push for the cuts at the round that it has reached.
 
-        Also when there are no cuts: after one that was not due, the next one has to be planned.
+        Call it without any cuts, too: after one that was not due, the next one has to be planned.
         """
         if isinstance(self._blocks, ExclusiveBlocks):
             self._advance(self._blocks, [self._blocks.partition(push.first, push.last)])
@@ -218,8 +218,8 @@ class Cuts:
     def snapshot(self, label: str, rows: Rows, round: int = -1, last_round: int | None = None) -> Snapshot:
         """Return a snapshot of `rows` with the versions and facts to resume from.
 
-        `round` and `last_round` (by default the same) are the first and last round at whose start this shard's rows are
-        like that. Only the shard with the first partition, which every round changes, knows exactly which one it is.
+        This shard's rows equal `rows` at the start of every round from `round` to `last_round` (by default the same).
+        Only the shard with the first partition, which every round changes, knows exactly which one it is.
         """
         last_round = round if last_round is None else last_round
         facts = {**self._facts(), "label": label, "round": round, "last_round": last_round}

@@ -228,7 +228,7 @@ def complete(run: Path) -> list[tuple[int, int, str, int]]:
 
 
 def _pass_over(label: str, error: ArtifactError) -> None:
-    """Tell that a checkpoint is passed over; raise ArtifactError if it is not damaged, but cannot be read."""
+    """Log that a damaged checkpoint is passed over; raise ArtifactError if it may be whole, but cannot be read."""
     if artifacts.is_unreadable(error):
         raise ArtifactError(f"{error}; to go on from an earlier checkpoint, remove this one's folder") from error
     logger.warning(log.line("checkpoint_skipped", label=label, why=error))
@@ -255,7 +255,7 @@ def _cut_apart(facts: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def reached(facts: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the round of a checkpoint, -1 but in exclusive order, and its gradients (for blocks: entries reported)."""
+    """Return the round of a checkpoint (minibatches: -1) and its gradients (blocks: the entries reported)."""
     counted = "gradients" if facts["options"]["schedule"] == "minibatch" else "entries"
     return int(facts["round"]), int(facts[counted])
 

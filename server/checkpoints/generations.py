@@ -58,8 +58,8 @@ class Generation:
     """A generation: number, run id on the stream, shards, label of its first checkpoint ("": none), number of parts.
 
     `secret` (32 hex digits) is the key of the tokens that the shards exchange; no client may know it. With `ended`, an
-    Ending, it is the end of the run instead: the one before it was the last. With `asked`, an Ending, the run was asked
-    to end so in the one before, in which a shard was lost: this one ends as soon as a worker is back.
+    Ending, it is not a generation but the end of the run: the generation before it was the last. With `asked`, the
+    Ending that was asked for in the generation before, in which a shard was lost, it ends so once a worker is back.
     """
 
     number: int = 0
@@ -76,8 +76,8 @@ class Generation:
 class Mark:
     """The last generation that a shard entered (-1: none), the Ending it announced, and the Ending with which it left.
 
-    Both endings are "" at first; `text` explains the ending. `is_empty`: it ends without a final checkpoint. `entry` is
-    drawn at random when it enters a generation.
+    Both endings are "" at first; `text` explains the ending. `is_empty`: the shard ends without a final checkpoint.
+    `entry` is drawn at random each time that the shard enters a generation.
     """
 
     generation: int = -1
@@ -94,7 +94,7 @@ class Mark:
 
 
 Begin = Callable[[Generation], None]
-"""Begins a generation of the run unless there is one of its number, and stores the one that there is then."""
+"""Begins a generation of the run unless one of its number exists, and stores the one that exists in the end."""
 
 
 # ---- entering a generation
@@ -130,9 +130,9 @@ def successor(config: ServerConfig, current: Generation | None) -> Generation:
 
 
 def _asked(config: ServerConfig, generation: Generation) -> str:
-    """Return how the run was asked to end in a generation, as a shard has said that was in it; "" if it was not.
+    """Return the Ending that was asked for in a generation, according to the marks of its shards; "" if none was.
 
-    A dense model without a number of steps is complete when a worker says so.
+    A dense model without a number of steps is complete when a worker says so, so that this counts as asked for, too.
     """
     options = config.options
     when_asked = LASTING if options.objective == "tensors" and not options.steps else (Ending.ASKED,)
@@ -143,7 +143,7 @@ def _asked(config: ServerConfig, generation: Generation) -> str:
 def claim(config: ServerConfig) -> None:
     """Claim the run folder for this shard: a new folder, or one that the other shards of the run have begun.
 
-    Raises OutputError if the folder holds a finished run, something else than a run, or this shard already.
+    Raises OutputError if the folder holds a finished run, something that is no run, or this shard already.
     """
     again = config.resume or config.recover
     if not (again or config.join):
@@ -162,9 +162,9 @@ def claim(config: ServerConfig) -> None:
 
 
 def enter(config: ServerConfig, generation: Generation, begin: Begin | None = None) -> bool:
-    """Enter `generation`, which is begun if needed; return False if another shard has begun another one first.
+    """Begin `generation` if needed, and enter it; return False if another shard has begun a different one first.
 
-    Return False, too, if a shard in the generation before has written a part of its first checkpoint anew meanwhile.
+    Return False, too, if a shard of the generation before has meanwhile rewritten a part of its first checkpoint.
     Without a shared folder, `begin` asks shard 0 to begin it.
     """
     _begin(config, generation, begin)
@@ -183,7 +183,7 @@ def _begin(config: ServerConfig, generation: Generation, begin: Begin | None) ->
 
 
 def create(run: Path, generation: Generation, *, by: str) -> None:
-    """Create the file of a generation in `run` unless there is one of its number; two creators differ in `by`."""
+    """Create the file of a generation in `run` unless one of its number exists; `by` tells creators apart."""
     path = _generation_file(run, generation.number)
     offer = path.with_name(f"{path.name}.{by}{PARTIAL}")
     write_text_atomically(offer, json.dumps(asdict(generation)) + "\n", SECRET_MODE)
@@ -247,13 +247,13 @@ def unfinished(config: ServerConfig, generation: Generation) -> list[int]:
 def record_end(config: ServerConfig, generation: Generation, ending: str, begin: Begin | None = None) -> None:
     """Record that the run has ended in `generation`, unless another one has been begun after it.
 
-    Every shard has finished it then, and none has let its workers go: no shard may need another generation any more.
+    Call it when every shard has finished the generation and none has let its workers go, so that none needs another.
     """
     _begin(config, Generation(generation.number + 1, generation.run, generation.shards, ended=ending), begin)
 
 
 def is_stopped(config: ServerConfig, generation: Generation) -> bool:
-    """Return whether a signal has ended shard 0: it does not record the end of the run, which may go on later."""
+    """Return whether a signal has ended shard 0, which then records no end, because the run may continue later."""
     return _mark_in(config, 0, generation).ending == Ending.STOPPED
 
 
@@ -298,7 +298,7 @@ def outcome(config: ServerConfig, generation: Generation, dataset: str | None = 
 
 
 def _mark_in(config: ServerConfig, shard: int, generation: Generation) -> Mark:
-    """Return the mark of a shard in a generation, an empty one if it is not in it."""
+    """Return the mark of a shard if it was made in `generation`, else an empty one."""
     mark = mark_of(config, shard)
     return mark if mark is not None and mark.generation == generation.number else Mark()
 
@@ -380,7 +380,7 @@ def _may_join(config: ServerConfig, generation: Generation, mark: Mark | None) -
 
 
 def _has_beginning(config: ServerConfig, generation: Generation, *, verify: bool = True) -> bool:
-    """Return whether the first checkpoint of a generation is intact, or this shard must not begin another anyway."""
+    """Return False if the first checkpoint of a generation is not intact and this shard may begin another one."""
     if not ((config.resume or config.recover) and generation.label):
         return True
     return files.is_intact(config.out, generation.label, generation.parts, verify=verify)
