@@ -76,8 +76,7 @@ class Tensors:
         none, step = np.zeros((0, ROW), np.float32), optimizers.make(options)
         self.table = Table(TABLE, 0, none, ROW, step, np.zeros(0, np.int64), parameters_only=True)
         self._options, self._shard, self._shards = options, shard, shards
-        self._filler: int | None = None
-        self._filler_name = ""
+        self._filler: Session | None = None
         self._missing: npt.NDArray[np.bool_] = np.ones(0, bool)
 
     @property
@@ -95,19 +94,18 @@ class Tensors:
 
         Raises ModelMismatch when the server has another model, BadRequest or LimitExceeded for an impossible one.
         """
-        fixed = self.complete or self._filler not in (None, session.index)
+        fixed = self.complete or self._filler not in (None, session)
         spec = self._spec_of(create, session, fixed)
         if self.spec is not None and spec is not None and fixed:
             self.spec.require_same(spec)
         if self.complete:
-            assert self.spec is not None
             return Created(False, self._declared)
-        if spec is None or session.role != "worker" or self._filler not in (None, session.index):
+        if spec is None or fixed or not session.is_worker:
             return None
         if self._filler is None or self.spec != spec:
             self._allocate(spec)
-        self._filler, self._filler_name = session.index, session.name
-        return self.join(session, Create()) if self.complete else Created(True, self._declared)
+        self._filler = session
+        return Created(not self.complete, self._declared)
 
     def _spec_of(self, create: Create, session: Session, fixed: bool) -> ModelSpec | None:
         """Return the model that a Create declares, None if it declares none; parse no more than needed.
@@ -118,7 +116,7 @@ class Tensors:
             return None
         if self._is_declared(create.spec):
             return self.spec
-        if self.spec is not None and fixed and len(create.spec) > MAX_COMPARED_BYTES:
+        if fixed and len(create.spec) > MAX_COMPARED_BYTES:
             raise ModelMismatch("this model is not the server's: their lists of tensors differ")
         session.declare()
         return ModelSpec.from_json(create.spec)
@@ -137,14 +135,14 @@ class Tensors:
 
     def left(self, worker: int) -> None:
         """Let another worker bring the first values if the worker that left was to bring them."""
-        if self._filler == worker:
+        if self._filler is not None and self._filler.index == worker:
             self._filler = None
 
     def filling(self) -> dict[int, Held]:
         """Return who is to bring first values, under the number of rows that lack them; empty if they are all here."""
         if self._filler is None or self.complete:
             return {}
-        return {int(self._missing.sum()): (0, self._filler_name)}
+        return {int(self._missing.sum()): (0, self._filler.name)}
 
     def is_step(self, push: Push) -> bool:
         """Return True for a gradient, False for an assignment; BadRequest or NotReady if neither is allowed now.
