@@ -8,7 +8,6 @@ Of the next few strips, a worker gets one whose entries it has, so that each wor
 """
 
 import heapq
-from collections import Counter
 from collections.abc import Set
 
 from glovewire.common.model.rounds import Rounds
@@ -35,7 +34,6 @@ class Schedule:
         self._skipped: list[int] = []
         self._has: dict[str, Set[int]] = {}
         self._held: dict[int, tuple[int, str]] = {}
-        self._leases_of: Counter[str] = Counter()
         self._next_lease = 1
 
     @property
@@ -69,8 +67,11 @@ class Schedule:
         last = min(self._end, self.limit, self.low_water + self.rounds.partitions)
         few = 1 + len(self._has) // 2
         ready = [*self._skipped, *range(self._next, min(last, self._next + few))]
-        waits = bool(ready) and any(round > ready[0] for round, holder in self._held.values() if holder == worker)
-        if not ready or (self._leases_of[worker] >= most and not waits):
+        if not ready:
+            return None
+        own = [round for round, holder in self._held.values() if holder == worker]
+        waits = any(round > ready[0] for round in own)
+        if len(own) >= most and not waits:
             return None
         round = ready[0] if waits else self._chosen(worker, [round for round in ready if round < ready[0] + few])
         self._skipped = [each for each in self._skipped if each != round] + list(range(self._next, round))
@@ -92,13 +93,13 @@ class Schedule:
     def finish(self, lease: int) -> int:
         """End a lease, count its strip as trained, and return the round."""
         self.completed += 1
-        return self._end_lease(lease)
+        return self._held.pop(lease)[0]
 
     def release(self, worker: str) -> list[int]:
         """Take back every lease of a worker that left or was lost; return their rounds, which are granted first."""
         self._has.pop(worker, None)
         leases = [lease for lease, (_, holder) in self._held.items() if holder == worker]
-        rounds = [self._end_lease(lease) for lease in leases]
+        rounds = [self._held.pop(lease)[0] for lease in leases]
         for round in rounds:
             heapq.heappush(self._returned, round)
         return rounds
@@ -114,12 +115,4 @@ class Schedule:
         lease = self._next_lease
         self._next_lease += 1
         self._held[lease] = (round, worker)
-        self._leases_of[worker] += 1
         return lease, round
-
-    def _end_lease(self, lease: int) -> int:
-        round, worker = self._held.pop(lease)
-        self._leases_of[worker] -= 1
-        if not self._leases_of[worker]:
-            del self._leases_of[worker]
-        return round

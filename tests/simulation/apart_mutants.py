@@ -65,7 +65,7 @@ APART = (
     ("a skipped strip is granted later", "server/leases/schedule.py",
      " + list(range(self._next, round))", ""),
     ("who holds a later strip gets the skipped one in any case", "server/leases/schedule.py",
-     "self._leases_of[worker] >= most and not waits", "self._leases_of[worker] >= most"),
+     "len(own) >= most and not waits", "len(own) >= most"),
     ("the first strip is skipped for the next few only", "server/leases/schedule.py",
      "[round for round in ready if round < ready[0] + few]", "[*self._skipped, *range(self._next, last)]"),
     ("who holds a later strip gets the skipped one before others", "server/leases/schedule.py",

@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant("a gradient for a past step is dropped (sync)", "server/consistency/minibatch.py",
            "return push.version < self.updates", "return False"),
     Mutant("a strip has one holder", "server/leases/schedule.py",
-           "        rounds = [self._end_lease(lease) for lease in leases]\n",
+           "        rounds = [self._held.pop(lease)[0] for lease in leases]\n",
            "        rounds = [self._held[lease][0] for lease in leases]\n"),
     Mutant("a repeated request for a lease gets the same one", "server/core/core.py",
            "if lease.ticket == session.ticket and session.grant is not None:", "if False:"),
