@@ -9,7 +9,7 @@ the current rows. Memory is bounded.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from glovewire.common.model.options import Mode
 from glovewire.common.protocol.messages import Push
 
 from ..table import kernels
-from ..table.table import Table, ones
+from ..table.table import Table
 from .minibatch import PendingPush
 
 BINS = 14
@@ -227,6 +227,12 @@ class _PulledRows:
         if not len(self.rows) or (self.rows[np.minimum(places, len(self.rows) - 1)] != rows).any():
             return None
         return self.values[places]
+
+
+@lru_cache(maxsize=8)
+def ones(count: int) -> Scales:
+    """Return `count` ones, shape (count,): a shared array that must not be written to."""
+    return np.ones(count, np.float32)
 
 
 def _norms(rows: Rows) -> Rows:

@@ -138,7 +138,7 @@ class Table:
         return before, None
 
     def check_push(self, push: Push) -> None:
-        """Raise BadRequest or NotFinite unless `apply` or `exchange` can carry out the push."""
+        """Raise BadRequest or NotFinite unless `apply`, `exchange` or `step` can carry out the push."""
         if push.operation not in ("assign", "add", "gradient"):
             raise BadRequest(f"no operation is called {push.operation[:40]!r}")
         if not 0 <= push.rate <= MAX_RATE:
@@ -161,14 +161,11 @@ class Table:
             raise NotFinite(f"the push to rows of {self.name!r} has NaN or infinite values")
 
     def apply(self, push: Push) -> None:
-        """Apply a push that has passed `check_push`."""
+        """Assign or add the rows of a push that has passed `check_push`."""
         values = kernels.aligned(push.values)
         if values.dtype == BFLOAT16:
             values = from_bfloat16(values)
-        if push.operation == "gradient":
-            rows = self.local_rows(push)
-            self.step(rows, values, push.rate, ones(len(rows)))
-        elif push.rows is None:
+        if push.rows is None:
             low, high = self._range(push.first, push.last)
             if push.operation == "assign":
                 self._values[low:high, : values.shape[1]] = values
@@ -212,12 +209,6 @@ class Table:
     def _check_rows(self, rows: Indices) -> None:
         if not kernels.all_within(kernels.aligned(rows), self.first, self.last):
             raise BadRequest(f"some rows are not on this shard, which has {self.first}..{self.last}")
-
-
-@lru_cache(maxsize=8)
-def ones(count: int) -> Scales:
-    """Return `count` ones, shape (count,): a shared array that must not be written to."""
-    return np.ones(count, np.float32)
 
 
 @lru_cache(maxsize=8)

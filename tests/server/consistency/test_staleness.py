@@ -24,8 +24,9 @@ from glovewire.server.consistency.staleness import (
     WeightedGradient,
     bin_label,
     combine,
+    ones,
 )
-from glovewire.server.table.table import Table, ones, row_numbers
+from glovewire.server.table.table import Table, row_numbers
 
 RATE = 0.5
 WIDTH = 4
@@ -197,7 +198,7 @@ def test_together_gradients_are_their_mean_or_sum_over_all_rows_and_each_has_its
 
 
 def test_gradients_of_one_range_and_one_weight_are_just_added_up_and_others_are_not() -> None:
-    """All of them have the arrays of rows and scales in common that the table keeps, or one of them, or none."""
+    """All of them have the arrays of rows and scales in common that are kept, or one of them, or none."""
     rows, once = row_numbers(0, 2), ones(2)
     half, above = np.full(2, 0.5, np.float32), np.array([1, 2])
     one, two = np.float32([[3], [6]]), np.float32([[9], [12]])

@@ -28,7 +28,11 @@ def make(first: int = 10, rows: int = 8, options: TrainingOptions = OPTIONS) -> 
 
 def apply(target: Table, request: m.Push) -> None:
     target.check_push(request)
-    target.apply(request)
+    if request.operation == "gradient":
+        rows = target.local_rows(request)
+        target.step(rows, request.values, request.rate, np.ones(len(rows), np.float32))
+    else:
+        target.apply(request)
 
 
 def read(source: Table, request: m.Pull) -> np.ndarray:
