@@ -51,15 +51,6 @@ def count_rows(counters: npt.NDArray[Any], rows: Indices, first: int) -> None:
         counters[rows[n] - first] += 1
 
 
-@compiled
-def gather_counts(counters: npt.NDArray[Any], rows: Indices, first: int) -> Indices:
-    """Return counters[rows - first] as a new array."""
-    out = np.empty(rows.size, np.int64)
-    for n in range(rows.size):
-        out[n] = counters[rows[n] - first]
-    return out
-
-
 @compiled_fast
 def gather(table: Rows, rows: Indices, first: int) -> Rows:
     """Return table[rows - first] as a new array of shape (len(rows), width); rows may repeat."""
@@ -264,4 +255,3 @@ def warm() -> None:
         gather(table, rows, 0)
         for counters in (np.zeros(1, np.uint32), np.zeros(1, np.int64)):
             count_rows(counters, rows, 0)
-            gather_counts(counters, rows, 0)

@@ -189,7 +189,7 @@ class Table:
         if pull.rows is None:
             low, high = self._range(pull.first, pull.last)
             return self.versions[low:high].copy()
-        return kernels.gather_counts(self.versions, kernels.aligned(pull.rows), self.first)
+        return self.versions.take(pull.rows - self.first)
 
     def local_rows(self, request: Pull | Push) -> Indices:
         """Return the rows of a checked request, counted from this table's first."""
