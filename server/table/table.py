@@ -77,7 +77,7 @@ class Table:
     @property
     def nbytes(self) -> int:
         """Return the bytes of all rows."""
-        return self.shape[0] * self.shape[1] * self.dtype.itemsize
+        return self._values.nbytes
 
     def release(self) -> None:
         """Free the rows' memory, once the run is over and they are on disk."""
@@ -86,7 +86,7 @@ class Table:
     def check_pull(self, pull: Pull) -> None:
         """Raise BadRequest unless all rows are on this shard, LimitExceeded if they are too many for one message."""
         if pull.rows is None:
-            low, high = self._range(pull.first, pull.last)
+            low, high = self.local_range(pull.first, pull.last)
             count = high - low
         else:
             count = pull.rows.size
@@ -108,7 +108,7 @@ class Table:
     def read(self, pull: Pull) -> Array:
         """Return the current rows of a pull that has passed `check_pull`; later changes do not affect them."""
         if pull.rows is None:
-            low, high = self._range(pull.first, pull.last)
+            low, high = self.local_range(pull.first, pull.last)
             if pull.bfloat16:
                 return bfloat16_kernels.narrow(self._values[low:high])
             return self._values[low:high, : self._request_width].copy()
@@ -119,7 +119,7 @@ class Table:
 
     def between(self, first: int, last: int) -> Rows:
         """Return rows [first, last) of this shard, valid until the next change."""
-        low, high = self._range(first, last)
+        low, high = self.local_range(first, last)
         return self._values[low:high]
 
     def exchange(self, push: Push) -> tuple[Array, Halves | None]:
@@ -132,7 +132,7 @@ class Table:
             return kernels.exchange_bfloat16(self._values, kernels.aligned(self.local_rows(push)), values)
         if push.rows is not None:
             return kernels.exchange(self._values, kernels.aligned(push.rows), values, self.first), None
-        low, high = self._range(push.first, push.last)
+        low, high = self.local_range(push.first, push.last)
         before = self._values[low:high].copy()
         self._values[low:high] = values
         return before, None
@@ -151,7 +151,7 @@ class Table:
         ):
             raise BadRequest(f"values must be {self.dtype}{' or bfloat16' * narrow_too} of shape ({count}, {width})")
         if push.rows is None:
-            self._range(push.first, push.last)
+            self.local_range(push.first, push.last)
         else:
             self._check_rows(push.rows)
             if push.operation == "gradient" and (np.diff(push.rows) <= 0).any():
@@ -166,7 +166,7 @@ class Table:
         if values.dtype == BFLOAT16:
             values = from_bfloat16(values)
         if push.rows is None:
-            low, high = self._range(push.first, push.last)
+            low, high = self.local_range(push.first, push.last)
             if push.operation == "assign":
                 self._values[low:high, : values.shape[1]] = values
             else:
@@ -187,21 +187,22 @@ class Table:
         if self.versions is None:
             return None
         if pull.rows is None:
-            low, high = self._range(pull.first, pull.last)
+            low, high = self.local_range(pull.first, pull.last)
             return self.versions[low:high].copy()
         return self.versions.take(pull.rows - self.first)
 
     def local_rows(self, request: Pull | Push) -> Indices:
         """Return the rows of a checked request, counted from this table's first."""
         if request.rows is None:
-            return row_numbers(*self._range(request.first, request.last))
+            return row_numbers(*self.local_range(request.first, request.last))
         return request.rows - self.first
 
     def parameters_of(self, rows: Indices) -> Rows:
         """Return a copy of the parameters of `rows`, counted from this table's first."""
         return np.ascontiguousarray(self.values[rows, : self.parameters])
 
-    def _range(self, first: int, last: int) -> tuple[int, int]:
+    def local_range(self, first: int, last: int) -> tuple[int, int]:
+        """Return rows [first, last) counted from this table's first; BadRequest if some are not on this shard."""
         if not self.first <= first <= last <= self.last:
             raise BadRequest(f"rows {first}..{last} are not on this shard, which has {self.first}..{self.last}")
         return first - self.first, last - self.first

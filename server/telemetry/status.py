@@ -131,13 +131,10 @@ def run_sample(state: ShardState, now: float) -> m.RunSample:
 
 
 def _words(state: ShardState, first: int, last: int) -> m.Words:
-    table = state.table
-    if not table.first <= first <= last <= table.last:
-        raise BadRequest(f"rows {first}..{last} are not on this shard, which has {table.first}..{table.last}")
+    low, high = state.table.local_range(first, last)
     if last - first > MAX_WORDS:
         raise LimitExceeded(f"ask for at most {MAX_WORDS} words at a time")
-    words = state.words[first - table.first : last - table.first]
-    return m.Words(np.frombuffer("".join(f"{word}\n" for word in words).encode(), np.uint8))
+    return m.Words(np.frombuffer("".join(f"{word}\n" for word in state.words[low:high]).encode(), np.uint8))
 
 
 def _data(state: ShardState, query: m.GetData) -> m.Data:
