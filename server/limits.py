@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from glovewire.common.protocol.messages import Pull
+from glovewire.common.protocol.messages import Create, Lease, Pull
 from glovewire.common.roles import Client
 from glovewire.common.transport.connections import Connection
 
@@ -100,7 +100,7 @@ class Outbox:
         deferred = self._queues.setdefault(peer, PeerQueue()).deferred
         if len(deferred) >= MAX_DEFERRED or any(number == other for other, _, _ in deferred):
             return
-        own, nbytes = sum(_held(other) for _, other, _ in deferred), _held(pull)
+        own, nbytes = sum(held_bytes(other) for _, other, _ in deferred), held_bytes(pull)
         if nbytes and ((own and own + nbytes > DEFERRED_BYTES) or self._deferred_bytes + nbytes > TOTAL_DEFERRED_BYTES):
             return
         self._deferred_bytes += nbytes
@@ -115,7 +115,7 @@ class Outbox:
             queue.settle()
             if queue.deferred and self.has_room(peer, now):
                 number, pull, client = queue.deferred.popleft()
-                self._deferred_bytes -= _held(pull)
+                self._deferred_bytes -= held_bytes(pull)
                 found.append((peer, number, pull, client))
             elif not queue.deferred and not queue.frames:
                 del self._queues[peer]
@@ -127,8 +127,12 @@ class Outbox:
         return any(queue.deferred for queue in self._queues.values())
 
 
-def _held(pull: Pull) -> int:
-    return 0 if pull.rows is None else pull.rows.nbytes
+def held_bytes(request: Pull | Lease | Create) -> int:
+    """Return the bytes of the row numbers or the list of tensors that a request holds while it waits."""
+    match request:
+        case Pull(rows=array) | Create(spec=array) if array is not None:
+            return array.nbytes
+    return 0
 
 
 # ---- pushes

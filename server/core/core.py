@@ -32,6 +32,7 @@ from glovewire.common.text import printable
 
 from ..checkpoints.cuts import LAST_CHECKPOINT, Snapshot, final_label
 from ..leases.patience import Held
+from ..limits import held_bytes
 from ..sessions import LATE_FRACTION, Peer, Session
 from ..telemetry import status
 from ..telemetry.publisher import Published
@@ -417,7 +418,7 @@ class Core:
         pull = push.pull if push.then_pull else None
         if pull is not None:
             pull_push.check_pull(pull)
-            state.waiting.require_room(session, 0 if pull.rows is None else pull.rows.nbytes)
+            state.waiting.require_room(session, held_bytes(pull))
         if session.is_new_push(push.sequence):
             applied = pull_push.apply(push, session.index)
             session.pushed, session.pushed_late = push.sequence, applied.late

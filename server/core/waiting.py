@@ -13,6 +13,7 @@ from typing import NamedTuple
 from glovewire.common.errors import LimitExceeded
 from glovewire.common.protocol.messages import Create, Lease, Message, Pull, Rows
 
+from ..limits import held_bytes
 from ..sessions import Peer, Session
 
 MAX_WAITING_PER_SESSION = 64
@@ -58,16 +59,6 @@ class WaitingRequest(NamedTuple):
         """Return what identifies the request."""
         return self.peer, self.number
 
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of arrays that it holds."""
-        array = None
-        if isinstance(self.message, Pull):
-            array = self.message.rows
-        elif isinstance(self.message, Create):
-            array = self.message.spec
-        return 0 if array is None else array.nbytes
-
 
 @dataclass
 class Share:
@@ -96,14 +87,15 @@ class WaitingRequests:
         """Add a request unless it waits already; `woken`: mark it for `retry`. LimitExceeded when too many wait."""
         key = request.key
         if key not in self._waiting:
-            self.require_room(request.session, request.nbytes)
+            nbytes = held_bytes(request.message)
+            self.require_room(request.session, nbytes)
             self._arrived += 1
             self._waiting[key] = self._arrived, request
             self._on[request.condition][key] = None
             share = self._of[id(request.session)]
             share.keys[key] = None
-            share.nbytes += request.nbytes
-            self._nbytes += request.nbytes
+            share.nbytes += nbytes
+            self._nbytes += nbytes
         if woken:
             self._woken.add(key)
 
@@ -120,13 +112,25 @@ class WaitingRequests:
 
     def remove(self, peer: Peer, number: int) -> None:
         """Forget a request that has been answered; do nothing if it does not wait."""
-        self._remove((peer, number))
+        key = peer, number
+        found = self._waiting.pop(key, None)
+        if found is None:
+            return
+        request, share = found[1], self._of[id(found[1].session)]
+        nbytes = held_bytes(request.message)
+        del share.keys[key], self._on[request.condition][key]
+        share.nbytes -= nbytes
+        self._nbytes -= nbytes
+        if not share.keys:
+            del self._of[id(request.session)]
+        if not self._on[request.condition]:
+            del self._on[request.condition]
 
     def drop(self, session: Session, *, kept: Peer | None = None) -> None:
         """Forget the waiting requests of a session, except those from the connection `kept`."""
         if (share := self._of.get(id(session))) is not None:
             for key in [key for key in share.keys if key[0] != kept]:
-                self._remove(key)
+                self.remove(*key)
 
     @property
     def has_woken(self) -> bool:
@@ -161,24 +165,11 @@ class WaitingRequests:
                     continue
                 self.looks += 1
                 if (reply := answer(request)) is not None:
-                    self._remove(request.key)
+                    self.remove(*request.key)
                     left -= reply.values.nbytes if isinstance(reply, Rows) else 0
                     yield request, reply
                 elif pull is not None and request.condition is Condition.ROWS:
                     must_wait.add((id(request.session), pull.version))
-
-    def _remove(self, key: Key) -> None:
-        found = self._waiting.pop(key, None)
-        if found is None:
-            return
-        request, share = found[1], self._of[id(found[1].session)]
-        del share.keys[key], self._on[request.condition][key]
-        share.nbytes -= request.nbytes
-        self._nbytes -= request.nbytes
-        if not share.keys:
-            del self._of[id(request.session)]
-        if not self._on[request.condition]:
-            del self._on[request.condition]
 
 
 # ---- replies
