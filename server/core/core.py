@@ -150,8 +150,9 @@ class Core:
         state = self._state
         state.network = network
         late, lost = state.sessions.watch(now, state.identity.lease_s)
-        for session in (session for session in late if session.is_worker):  # observers may be idle
-            state.publisher.worker_event(now, "late", session, f"not heard for {now - session.seen:.1f} s")
+        for session in late:
+            if session.is_worker:  # observers may be idle
+                state.publisher.worker_event(now, "late", session, f"not heard for {now - session.seen:.1f} s")
         for session in lost:
             self._end_session(session, now, "lost", f"not heard for {state.identity.lease_s:g} s")
         self._end_overdue(now)
@@ -164,7 +165,7 @@ class Core:
         self._answer_woken()
         self._replies.release()
         if finished is not None:
-            sessions = self._state.sessions.by_name.values()
+            sessions = state.sessions.by_name.values()
             self._dismiss([session for session in sessions if not (session.is_worker and self._is_unsaved)])
         return self._effects(self._publish(now), finished)
 
@@ -272,9 +273,9 @@ class Core:
             self._release(replaced, now, "lost", "replaced by a new process of the same name")
         if session is not before:
             self._audit.append(("joined", {"name": hello.name, "as": hello.role}))
-        if session.is_worker and session is not before:
-            state.pull_push.joined(session.index)
-            state.publisher.worker_event(now, "joined", session, "")
+            if session.is_worker:
+                state.pull_push.joined(session.index)
+                state.publisher.worker_event(now, "joined", session, "")
         return m.Welcome(
             run=who.run,
             shard=who.shard,
@@ -310,9 +311,7 @@ class Core:
         if not session.is_worker:
             return m.Left()
         self._believe_last(end)
-        if end.ending not in LASTING:
-            return m.Left()
-        if self._rows_saved:
+        if end.ending not in LASTING or self._rows_saved:
             return m.Left()
         self._keep_until_saved(Outgoing(peer, number, m.Left()))
         return None
@@ -399,13 +398,7 @@ class Core:
         return self._answer_or_wait(peer, number, session, lease)
 
     def _create(self, create: m.Create, peer: Peer, number: int, now: float) -> m.Message | None:
-        session = self._state.sessions.of(peer, now)
-        reply = self._answer(session, create)
-        if reply is None:
-            self._wait(peer, number, session, self._state.pull_push.shared(create))
-        else:
-            self._state.waiting.remove(peer, number)
-        return reply
+        return self._answer_or_wait(peer, number, self._state.sessions.of(peer, now), create)
 
     def _pull(self, pull: m.Pull, peer: Peer, number: int, now: float) -> m.Message | None:
         session = self._state.sessions.of(peer, now)
@@ -482,18 +475,14 @@ class Core:
         if isinstance(request, m.Lease):
             if state.over is not None:
                 return m.Done(*state.over)
-            if self._must_pause(session):
+            workers = (worker.name for worker in state.sessions.workers)
+            if state.progress.patience.must_pause(session.name, workers):
                 return None
             return state.progress.grant(session, request, state.ending or RunEnd(Ending.COMPLETE))
         self._require_open()
         if isinstance(request, m.Create):
             return state.pull_push.create(request, session)
         return state.pull_push.read(request, session.index)
-
-    def _must_pause(self, session: Session) -> bool:
-        """Return whether a worker that was overdue must leave the strips to others for now."""
-        workers = (worker.name for worker in self._state.sessions.workers)
-        return self._state.progress.patience.must_pause(session.name, workers)
 
     def _answer_or_wait(self, peer: Peer, number: int, session: Session, request: MayWait) -> m.Message | None:
         reply = self._answer(session, request)
@@ -506,8 +495,10 @@ class Core:
     def _wait(self, peer: Peer, number: int, session: Session, request: MayWait, *, woken: bool = False) -> None:
         if isinstance(request, m.Pull):
             condition = self._state.pull_push.condition(request)
+        elif isinstance(request, m.Create):
+            request, condition = self._state.pull_push.shared(request), Condition.VALUES
         else:
-            condition = Condition.LEASE if isinstance(request, m.Lease) else Condition.VALUES
+            condition = Condition.LEASE
         self._state.waiting.add(WaitingRequest(peer, number, session, request, condition), woken=woken)
 
     def _answer_woken(self) -> None:

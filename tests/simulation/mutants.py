@@ -92,7 +92,7 @@ MUTANTS = (
            "if partition in self._missing and self._blocks.rounds[partition] >= self.round:",
            "if partition in self._missing:"),
     Mutant("workers leave a complete run when its rows are saved", "server/core/core.py",
-           "        if end.ending not in LASTING:\n            return m.Left()\n", "        return m.Left()\n"),
+           "if end.ending not in LASTING or self._rows_saved:", "if True:"),
     Mutant("shards end when all rows are saved", "server/leaving.py",
            "if self.config.shard == 0 or self.end.ending in LASTING:", "if self.config.shard == 0:"),
     Mutant("processes that were asked to end wait as those of a complete run", "common/endings.py",
