@@ -108,8 +108,6 @@ class Outbox:
 
     def ready(self, now: float) -> list[tuple[Peer, int, Pull, Client | None]]:
         """Remove and return one deferred pull of each peer that has room now."""
-        if not self._queues:
-            return []
         found = []
         for peer, queue in list(self._queues.items()):
             queue.settle()

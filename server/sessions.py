@@ -278,13 +278,13 @@ class Sessions:
         A stall of the server, more than STALL_S since the last call, does not count as silence.
         """
         stall = now - self._watched if self._watched is not None else 0.0
+        sessions = self.by_name.values()
         self._watched = now
         if stall > STALL_S:
-            for session in self.by_name.values():
+            for session in sessions:
                 session.seen = min(session.seen + stall, now)
-        lost = [session for session in self.by_name.values() if now - session.seen > lease_s]
-        quiet = (s for s in self.by_name.values() if now - s.seen > lease_s * LATE_FRACTION and s.state != LATE)
-        late = [session for session in quiet if session not in lost]
+        lost = [s for s in sessions if now - s.seen > lease_s]
+        late = [s for s in sessions if lease_s * LATE_FRACTION < now - s.seen <= lease_s and s.state != LATE]
         for session in late:
             session.state = LATE
         return late, lost

@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant("of rows pushed twice in a round the first image counts", "server/core/undo_log.py",
            "        fresh = ~np.isin(numbers, np.concatenate(earlier))", "        fresh = np.ones(len(numbers), bool)"),
     Mutant("a silent worker is lost", "server/sessions.py",
-           "lost = [session for session in self.by_name.values() if now - session.seen > lease_s]", "lost = []"),
+           "lost = [s for s in sessions if now - s.seen > lease_s]", "lost = []"),
     Mutant("strips of a lost worker go to others", "server/core/core.py",
            'rounds = state.progress.release(session.name, lost=kind == "lost")', "rounds = []"),
     Mutant("a push under an ended lease is refused", "server/leases/pushes.py",
