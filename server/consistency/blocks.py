@@ -115,7 +115,7 @@ class ExclusiveBlocks(PartitionBounds):
         """Return the next round that visits the partition of row `first`, NO_VERSION if the row is not here."""
         if not self.bounds[0] <= first < self.bounds[-1]:
             return NO_VERSION
-        return int(self.rounds[self.partition(first, first + 1)])
+        return int(self.rounds[self.partition_at(first)])
 
     def waits_for(self) -> list[int]:
         """Return no worker: strips have holders, see `leases.patience`."""

@@ -54,13 +54,10 @@ class PullPush:
         self._mean, self._most_updates = options.mean_gradient, options.steps
         self.undo_log, self.credit = UndoLog(), Credit()
         self.staleness, self.hot_rows = StalenessHistogram(), HotRows(table.first, table.shape[0])
+        self.ages = self._policy.ages
+        """Ages of the rows of gradients: how often each was changed since it was pulled."""
         self.staleness_of: dict[int, int] = {}
-        """Of each worker the staleness of its push that was applied last."""
-
-    @property
-    def ages(self) -> StalenessHistogram:
-        """Return the histogram of the ages of gradients' rows: the number of changes since they were pulled."""
-        return self._policy.ages
+        """By worker, the staleness of its last applied push."""
 
     def joined(self, worker: int) -> None:
         """Count a worker in, and wake the pulls that may have waited for it."""
@@ -203,12 +200,9 @@ class PullPush:
             elif first.operation == "gradient":
                 self._cuts.updates_applied(self._consistency.gradients)
             if self._waiting:
-                self._waiting.wake(Condition.ROWS if self._exclusive is None else self._round(first.first))
-
-    def _round(self, first: int) -> Round:
-        """Return the round that the partition of row `first` has reached, in exclusive order."""
-        assert self._exclusive is not None
-        return Round(self._exclusive.partition(first, first + 1), self._exclusive.version(first))
+                blocks, row = self._exclusive, first.first
+                reached = Condition.ROWS if blocks is None else Round(blocks.partition_at(row), blocks.version(row))
+                self._waiting.wake(reached)
 
     def _step(self, group: Sequence[PendingPush]) -> None:
         """Combine the gradients of a group and take one optimizer step with them, at the lowest of their rates."""

@@ -24,7 +24,7 @@ class PushCounts:
 
     total: Counter[str] = field(default_factory=Counter)
     of: dict[str, Counter[str]] = field(default_factory=dict)
-    _open: dict[str, int] = field(default_factory=dict)
+    _open: Counter[str] = field(default_factory=Counter)
 
     def answered(self, name: str, reply: Message) -> None:
         """Count a push of worker `name` (NO_SESSION if it has none) under the outcome that `reply` tells."""
@@ -34,7 +34,7 @@ class PushCounts:
         for counts in (self.total, self._counts(name)):
             counts["heard"] += 1
             counts[outcome] += 1
-        self._open[name] = self._open.get(name, 0) + 1
+        self._open[name] += 1
 
     def left(self, name: str, sent: int | None = None) -> None:
         """Close the session of worker `name`; `sent`: how many pushes it says it sent, None if it did not say.
@@ -47,13 +47,11 @@ class PushCounts:
 
     def summary(self) -> dict[str, int]:
         """Return the counts of all pushes; in open sessions every push heard counts as sent."""
-        return _summary(self.total, sum(self._open.values()))
+        return _summary(self.total, self._open.total())
 
     def by_worker(self) -> dict[str, dict[str, int]]:
         """Return the counts of `summary` for each worker, by name."""
-        return {
-            name: _summary(counts, self._open.get(name, 0)) for name, counts in self.of.items() if name != NO_SESSION
-        }
+        return {name: _summary(counts, self._open[name]) for name, counts in self.of.items() if name != NO_SESSION}
 
     def _counts(self, name: str) -> Counter[str]:
         if (counts := self.of.get(name)) is None:
