@@ -22,7 +22,7 @@ PEER_BYTES = 8 << 20
 TOTAL_BYTES = 32 << 20
 STUCK_S = 1.0
 OTHERS_BYTES = 8 << 20
-"""Bytes on their way to all clients that are no workers, whether they read or not, before the last reply."""
+"""Bytes on their way to all clients other than workers, reading or not, from which on none gets a big reply."""
 MAX_DEFERRED = 32
 DEFERRED_BYTES, TOTAL_DEFERRED_BYTES = 4 << 20, 64 << 20
 """Deferred pulls per peer, and the bytes of row numbers that they hold, per peer (or a single pull) and in all; further
@@ -84,7 +84,7 @@ class Outbox:
         return (own is not None and own.nbytes > 4 * PEER_BYTES) or self._is_crowded(peer)
 
     def _is_crowded(self, peer: Peer) -> bool:
-        """Return whether `peer` is no worker, and too much is on its way to all those."""
+        """Return whether `peer` is not a worker, and too much is on its way to all clients that are not."""
         if peer in self._workers or not self._queues:
             return False
         return sum(queue.nbytes for other, queue in self._queues.items() if other not in self._workers) >= OTHERS_BYTES
@@ -323,10 +323,10 @@ class Connections:
 # ---- messages that do not end
 
 STRANGER_BYTES = 9 << 20
-"""More than any message of a client that is no worker: the numbers of as many narrow rows as a reply may hold."""
+"""More than any message of a client other than a worker: a pull of as many narrow rows as fit in a reply, by number."""
 STRANGERS_BYTES = 24 << 20
 WORKER_FRAMES = 8
-"""Largest frames that ZeroMQ may hold of a worker: four messages, most of them values and their row numbers."""
+"""Frames of the largest size that ZeroMQ may hold from a worker: four messages of values and their row numbers."""
 
 
 class Unfinished:
@@ -342,7 +342,7 @@ class Unfinished:
         self._source_of, self._workers = source_of, workers
         self._worker_bytes = max(WORKER_FRAMES * largest_frame, STRANGER_BYTES)
         self.pending = 0
-        """Bytes of clients that are no workers, at the last `surplus`."""
+        """Bytes from clients other than workers, at the last `surplus`."""
         self._peer_of: dict[int, Peer] = {}
         self._known: set[Peer] = set()
         self._heard: set[Peer] = set()

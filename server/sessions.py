@@ -16,7 +16,7 @@ from .tokens import Tokens
 
 MAX_SESSIONS = 1024
 MAX_OBSERVERS = 768
-"""So many sessions may be of observers: the others are kept for workers."""
+"""Maximum number of observers; the other sessions are kept for workers."""
 MAX_ENDED = 4096
 LATE = "late"
 LATE_FRACTION = 0.25
@@ -147,9 +147,9 @@ class Sessions:
     def holder(self, hello: Hello) -> Session | None:
         """Return the session that has the name of a Hello and keeps it, None if the Hello may open or resume one.
 
-        Another incarnation gets the name of a session that is late or whose connection is gone, but no observer that of
-        a worker. A worker also gets that of an observer and, on shards other than 0, that of a worker with a lower
-        number.
+        Another incarnation takes the name of a session that is late or whose connection is gone, except that an
+        observer never takes a worker's. A worker also takes the name of any observer and, on shards other than 0, of a
+        worker with a lower number.
         """
         known = self.by_name.get(hello.name)
         if known is None or known.incarnation == hello.incarnation:
@@ -213,9 +213,8 @@ class Sessions:
     def worker(self, peer: Peer, number: int, now: float) -> Session:
         """Return the session of a worker, as `of` does; BadRequest for an observer.
 
-        UnknownSession if the client believes that its number is another than that of the session (`number`, -1 if it
-        does not say): a late copy of the Hello of an earlier generation has opened the session, which the client does
-        not know.
+        UnknownSession if the session's number is not `number`, which the client gave (-1: none): a late copy of a Hello
+        from an earlier generation has opened the session, and the client does not know it.
         """
         session = self.of(peer, now)
         if not session.is_worker:
@@ -230,9 +229,9 @@ class Sessions:
         return session if session is not None and session.name != name else None
 
     def detach_others(self, peer: Peer, client: Client) -> None:
-        """Take `peer` from a session of another client than `client`, which must say hello again to continue.
+        """Take `peer` from the session of another client than `client`; the other must say hello again to continue.
 
-        A peer is a routing id, and a client may choose that of another one whose connection was lost.
+        A peer is a routing id, and a client may choose that of another client whose connection was lost.
         """
         session = self._by_peer.get(peer)
         if session is not None and not client.owns(session.name):
@@ -278,8 +277,8 @@ class Sessions:
         A stall of the server, more than STALL_S since the last call, does not count as silence.
         """
         stall = now - self._watched if self._watched is not None else 0.0
-        sessions = self.by_name.values()
         self._watched = now
+        sessions = self.by_name.values()
         if stall > STALL_S:
             for session in sessions:
                 session.seen = min(session.seen + stall, now)

@@ -1,6 +1,6 @@
 """Make the tokens by which one shard proves a fact to another; workers carry them. No I/O, no clock.
 
-A token is a MAC (keyed BLAKE2b, 63 bits, a non-negative integer of the wire) over a fact. Its key is the secret of the
+A token is a MAC over a fact: keyed BLAKE2b of 63 bits, a non-negative integer on the wire. Its key is the secret of the
 generation, which the shards share through the run folder and no client sees. So a shard that does not know leases can
 tell that shard 0 granted one, and shard 0 can tell that the rows of a block are in the tables of the other shards.
 """

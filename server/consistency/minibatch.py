@@ -105,7 +105,7 @@ class Asynchronous:
         return self.updates
 
     def waits_for(self) -> list[int]:
-        """Return the workers without whose next gradient another one cannot go on."""
+        """Return the workers whose next gradient another worker waits for."""
         return []
 
     def _may_step(self, _: int) -> bool:

@@ -43,7 +43,7 @@ class StalenessHistogram:
         self.counts[min(max(age, 0).bit_length(), BINS - 1)] += times
 
     def count_all(self, ages: Indices) -> None:
-        """Count one push for each of many ages, none of them negative."""
+        """Count one push for each age in an array; none may be negative."""
         bins = np.bincount(np.searchsorted(_LOWEST, ages, "right"), minlength=BINS)
         self.counts = [count + int(more) for count, more in zip(self.counts, bins, strict=True)]
 

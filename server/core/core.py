@@ -46,9 +46,9 @@ DRAIN_S = 10.0
 BRIEF_DRAIN_S = 3.0
 """The same after a signal, and for workers that have not trained a strip of a complete run."""
 DESCRIBE_EVERY_S = 30.0
-"""Shard 0 publishes this often what is trained, for subscribers that do not ask for the history."""
+"""Seconds between descriptions of the run on shard 0's stream, for subscribers that do not request the history."""
 MAX_LEFT = 4096
-"""Most peers that are remembered to have left a run that is over."""
+"""Maximum number of remembered peers that have left a run that is over."""
 ENDS_A_RUN = (Ending.COMPLETE, Ending.ASKED, Ending.STOPPED, Ending.FAILED)
 ORDINARY = (LeaseLost, NotReady, OutOfOrder, RunOver, UnknownSession)
 """Refusals that are part of a normal run; all others are audited."""
@@ -59,7 +59,7 @@ class Effects(NamedTuple):
 
     `ending`: why the run is ending, None before; `finished`: the same, but None until serving is over.
     `checkpoint_awaited`: a client waits for a checkpoint. `unanswered`: more replies are ready, call `tick` soon.
-    `audit`: what to log of the sender of the message, as (event, facts); the caller adds its key and its address.
+    `audit`: events to log about the sender, as (event, facts); the caller adds the sender's key and address.
     """
 
     replies: list[Outgoing]
@@ -214,7 +214,7 @@ class Core:
         return self._effects([*published, *self._publish(now, everything=True)])
 
     def farewell(self) -> Effects:
-        """Let the workers of a run that is over go: its rows are on disk, those of all shards."""
+        """Release the workers of a run that is over: the rows of all shards are on disk."""
         untold = self._state.sessions.workers if self._is_unsaved else []
         self._rows_saved = True
         for reply in self._left.values():
@@ -293,10 +293,10 @@ class Core:
         return m.HeartbeatAck(self._state.over is not None)
 
     def _leave(self, leave: m.Leave, peer: Peer, number: int, now: float) -> m.Message | None:
-        """End a session. A worker that leaves a run that is over hears of it from `farewell`, when the rows are safe.
+        """End a session. A worker that leaves a run that is over gets its reply from `farewell`, once rows are on disk.
 
-        One that this generation does not know, because a shard was lost meanwhile, has to join again: the rows that it
-        trained are lost.
+        A worker that this generation does not know, because a shard was lost meanwhile, has to join again: the rows
+        that it trained are lost.
         """
         end = parse_ending(leave.ending, leave.text)
         if self._state.sessions.name_at(peer) is None:
@@ -329,10 +329,10 @@ class Core:
         return over is not None and over.ending in LASTING and not self._rows_saved
 
     def _believe_last(self, end: RunEnd) -> None:
-        """End the run as the last worker that leaves says that it ended, if this shard cannot know that by itself.
+        """End the run for the reason that its last worker gave on leaving, if this shard cannot know it by itself.
 
         Only shard 0 knows when a run is complete, and only workers notice that it diverges. A worker that leaves before
-        all have come is not the last.
+        all expected ones have connected is not the last.
         """
         sessions = self._state.sessions
         known = self._state.identity.shard == 0 and end.ending is not Ending.FAILED
@@ -340,7 +340,7 @@ class Core:
             self._end(end)
 
     def _end_overdue(self, now: float) -> None:
-        """End the sessions of workers that hold up the run, and let those that had to pause ask again."""
+        """End the sessions of workers that hold up the run, and retry the leases of those whose pause is over."""
         state = self._state
         pausing = state.progress.patience.pausing
         overdue = state.progress.overdue(now, self._waited_for)
@@ -351,10 +351,10 @@ class Core:
             self._end_session(state.sessions.by_name[name], now, "lost", why)
 
     def _waited_for(self) -> dict[int, Held]:
-        """Return the workers whose gradients others wait for, under numbers that change when they push.
+        """Return the workers whose gradients others wait for, keyed by numbers that change when they push.
 
-        Those that have never brought a gradient share one number for each step, under which the first of them stands:
-        one that joins under a new name does not get all the time for the step anew.
+        Workers that have never brought a gradient share one number per step, held by the first of them: a worker that
+        joins under a new name does not get the whole time for the step again.
         """
         state, found = self._state, dict[int, Held]()
         waited_for, step = state.consistency.waits_for(), state.consistency.version(0)

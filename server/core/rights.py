@@ -1,6 +1,6 @@
 """Decide which role may send which request. No I/O.
 
-The table is also in docs/security.md; a test holds both together.
+The table is also in docs/security.md; a test compares the two.
 """
 
 from typing import NamedTuple

@@ -53,7 +53,7 @@ class TensorProgress(Progress):
         self._updates, self._steps, self._filling = updates, steps, filling
 
     def overdue(self, now: float, waited_for: Callable[[], dict[int, Held]]) -> list[str]:
-        """See Progress; at first, return the worker that was to bring first values, if it brings none."""
+        """See Progress; until all rows have values, check the worker that is to bring them."""
         return super().overdue(now, lambda: self._filling() or waited_for())
 
     @property
@@ -124,7 +124,7 @@ class Tensors:
     def shared(self, create: Create) -> Create:
         """Return a Create for which `join` returned None, with the server's copy of the spec if that is the same.
 
-        An observer may wait with another one, because no worker has declared a model, or one that another may replace.
+        An observer may wait with another spec: no worker may have declared a model yet, or its model may be replaced.
         """
         return Create(self._declared) if self._is_declared(create.spec) else create
 
@@ -139,7 +139,7 @@ class Tensors:
             self._filler = None
 
     def filling(self) -> dict[int, Held]:
-        """Return who is to bring first values, under the number of rows that lack them; empty if they are all here."""
+        """Return the worker that is to bring first values, keyed by how many rows lack them; empty if there is none."""
         if self._filler is None or self.complete:
             return {}
         return {int(self._missing.sum()): (0, self._filler.name)}

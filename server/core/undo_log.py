@@ -24,7 +24,7 @@ from ..table.table import row_numbers
 class BeforeImage(NamedTuple):
     """The values that rows [first, last), or those in `rows`, had before a push.
 
-    They are float32, or bfloat16, and then `low` has the lower halves of the float32 until the visit is complete.
+    They are float32; or bfloat16, with the lower halves of the float32 in `low` until the visit is complete.
     """
 
     first: int
@@ -54,7 +54,7 @@ class UndoLog:
         """Keep the values that the rows of a push had before it, but of no row twice in a round.
 
         `values` and `low` are those of a BeforeImage. A lost worker may have pushed some of the rows, in other pieces:
-        those that it found are kept.
+        the values from before its pushes are kept.
         """
         images = self._kept[push.version].setdefault(partition, [])
         earlier = [_numbers(image) for image in self._overlapping(partition, push)]
@@ -72,7 +72,7 @@ class UndoLog:
         return bool(self._overlapping(partition, push))
 
     def drop_low(self, partition: int, round: int) -> None:
-        """Keep only the bfloat16 of what was pushed in a round that has completed its visit: that is pulled now."""
+        """Drop the lower halves of a round that has completed its visit: from now on only bfloat16 is pulled."""
         images = self._kept[round][partition]
         images[:] = [BeforeImage(image.first, image.last, image.rows, image.values) for image in images]
 
@@ -88,7 +88,7 @@ class UndoLog:
     def restore(self, pull: Pull | Push, partition: int, rounds: Iterable[int], values: Array) -> Array:
         """Undo in `values`, the current rows of a request, what was pushed in `rounds`, ascending; return `values`.
 
-        Raises NotReady, and looks at no later round, if the images of a round but the last are not kept.
+        Raises NotReady at the first round, other than the last, whose images are not kept.
         """
         kept: list[list[BeforeImage] | None] = []
         for round in rounds:

@@ -19,9 +19,9 @@ from ..sessions import Peer, Session
 MAX_WAITING_PER_SESSION = 64
 """An honest worker has at most ten pulls for each of its four leases, and a request for another lease."""
 SESSION_BYTES = 8 << 20
-"""Bytes that all waiting requests of one session hold, unless it is a single one."""
+"""Maximum bytes held by the waiting requests of one session; a single request may hold more."""
 TOTAL_BYTES = 128 << 20
-"""Bytes that all waiting requests of a shard hold, but for a single one of each session."""
+"""Maximum bytes held by all waiting requests of a shard; a single request of each session is always taken."""
 REPLY_BYTES = 32 << 20
 """Bytes of replies after which `retry` stops; the other marked requests stay marked."""
 
@@ -62,7 +62,7 @@ class WaitingRequest(NamedTuple):
 
 @dataclass
 class Share:
-    """What waits of one session: its requests, and the bytes that they hold."""
+    """The waiting requests of one session, and the bytes that they hold."""
 
     keys: dict[Key, None] = field(default_factory=dict)
     nbytes: int = 0

@@ -19,9 +19,9 @@ SAMPLE_EVERY_S = 0.1
 RATE_OVER_S = 2.0
 MAX_PARTS = 4096
 MAX_NAMES = 1024
-"""Workers whose entries are counted one by one: as many as there may be sessions."""
+"""Maximum number of workers whose entries are counted separately: that of sessions."""
 NEWEST = 32
-"""Reports of which the loss of a dense model is the mean at the end: a worker sends about five a second."""
+"""The final loss of a dense model is the mean of this many newest reports; a worker sends about five a second."""
 
 
 @dataclass
@@ -122,7 +122,7 @@ class Losses:
 
     @classmethod
     def of(cls, options: TrainingOptions, entries: int, started: float, restored: int = 0) -> Self:
-        """Return those of a training on a matrix of so many entries, of which `restored` are trained already."""
+        """Return the losses for a matrix of `entries` entries; `restored` have been trained before, over all epochs."""
         return cls(entries * options.epochs, options.epochs, started, options.local_epochs, entries=restored)
 
     @property

@@ -1,18 +1,18 @@
 """Decide which workers hold up the run: they have the strip of the first incomplete round and do not report it.
 
-The lease of that round waits for no other one, so only its holder can be the reason. A worker that holds such a lease
-and does not report it for `patience_s` is overdue, though it may send heartbeats: it is lost, and its strips go to
-others. It may be slow instead of hostile: such a strip may be held twice as long the next time, and the worker gets
-others again after a pause, which doubles too, or at once if it is the only one. A worker that leaves with strips,
-though it has never reported one, makes all newcomers pause.
+The lease of that round waits for no other lease, so only its holder can be the cause. A worker that holds such a lease
+for `patience_s` without a report is overdue, even if it sends heartbeats: its session ends, and its strips go to
+others. It may be slow rather than hostile, so the strip may be held twice as long the next time, and the worker gets
+strips again after a pause, which doubles too, or at once if it is the only worker. When a worker leaves with strips and
+has never reported one, all newcomers pause.
 
-In minibatch training a worker whose gradient others wait for is overdue in the same way. Each worker and number of
-pushes then stands for a lease, and a gradient for a report; workers that have never brought a gradient share one lease
-for each step.
+In minibatch training a worker whose gradient others wait for is overdue in the same way. Each pair of a worker and its
+number of pushes then stands for a lease, and a gradient for a report; workers that have never brought a gradient share
+one lease per step.
 
-Workers that have never reported a strip are trusted less once others of them have been overdue: each such worker halves
-their time, down to an eighth, and they pause as long as any worker does. So many sessions that hold strips and train
-none do not cost `patience_s` each. No I/O; `now` is an argument.
+Workers that have never reported a strip are trusted less once others like them have been overdue: each of those halves
+their time, down to an eighth, and they pause as long as any worker does. So a crowd of sessions that hold strips and
+train none does not cost `patience_s` for each of them. No I/O; `now` is an argument.
 """
 
 from collections import Counter
@@ -21,9 +21,9 @@ from collections.abc import Iterable, Mapping
 CHECK_EVERY_S = 1.0
 MAX_DOUBLINGS = 16
 NEWCOMERS = ""
-"""In place of a worker's name: those that have left strips behind and never reported one."""
+"""Stands in place of a name for all workers that left with strips and had never reported one."""
 DESERTED_SHARE = 1 / 4
-"""First pause after such a worker, as a share of the patience: a lease by default."""
+"""First pause after one of them has left, as a share of the patience: a lease by default."""
 MAX_HALVINGS = 3
 MAX_NAMES = 4096
 
@@ -33,7 +33,7 @@ Held = tuple[int, str]
 
 
 class Patience:
-    """Measures for how long leases of the first incomplete round are held; `check` must be called about each second."""
+    """Measures how long leases of the first incomplete round are held; `check` must be called about once a second."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s

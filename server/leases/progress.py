@@ -139,7 +139,7 @@ class Progress:
         return schedule.finish(report.lease)
 
     def overdue(self, now: float, waited_for: Callable[[], dict[int, Held]]) -> list[str]:
-        """Return the workers that hold up the run now; call it often, it checks about each second.
+        """Return the workers that hold up the run now; call it often, it checks about once a second.
 
         `waited_for()` returns those whose gradients others wait for, as `Patience.check` takes them.
         """

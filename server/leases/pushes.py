@@ -1,6 +1,6 @@
 """Check that the pushes of block training come under a lease, and tell when a partition is complete. No I/O, no clock.
 
-A shard other than 0 knows no leases: it knows tokens. It keeps one entry for each partition and round in which it was
+Shards other than 0 know no leases, only tokens. A shard keeps one entry for each partition and round in which it was
 pushed, until the round is complete; shard 0 grants at most a sweep of rounds ahead of the first that is not.
 """
 

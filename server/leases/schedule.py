@@ -1,8 +1,8 @@
 """Decide which strip is trained next, and which worker holds which. No I/O, no clock.
 
-Strips are granted in the order of their rounds; its pulls then wait for the rows. Waiting follows that order, so leases
-never wait in a cycle, whichever workers hold them. A strip whose holder is lost is granted before all others, because
-they may depend on it.
+Strips are granted in the order of their rounds, and their pulls wait for the rows. Waiting follows that order, so
+leases never wait in a cycle, whichever workers hold them. A strip whose holder is lost is granted before all
+others, because they may depend on it.
 
 Of the next few strips, a worker gets one whose entries it has, so that each worker downloads only its share.
 """
@@ -22,8 +22,8 @@ MAX_ROUNDS = 1 << 62
 class Schedule:
     """All rounds of a training, from round `start` on: earlier ones have been trained.
 
-    No round is granted one sweep or more after the first that is incomplete, which bounds the before-images on a shard;
-    none of round `limit` or later either.
+    A granted round is less than one sweep after the first that is incomplete, which bounds the before-images on a
+    shard, and it is before `limit`.
     """
 
     def __init__(self, rounds: Rounds, start: int = 0) -> None:
