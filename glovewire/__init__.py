@@ -7,7 +7,7 @@
     run.vectors.most_similar("king")
     glovewire.load("glove.6B.300d.txt.gz").save("glove.npz")
 
-Names are imported when they are first used, so that `import glovewire` takes no time.
+Names are imported when they are first used, so that `import glovewire` is fast.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def __dir__() -> list[str]:
 
 
 class _Callable(ModuleType):
-    """The package `glovewire.preprocess`, which is the function of that name, too."""
+    """The package `glovewire.preprocess`, which can also be called as the function of that name."""
 
     def __call__(self, corpus: Any, out: Any, *, progress: bool | None = None, **options: Any) -> Dataset:
         """Make a dataset from a corpus in the new folder `out`: see `glovewire.api.corpora.preprocess`."""

@@ -1,4 +1,4 @@
-"""Runs the program: `python -m glovewire`."""
+"""Run the program: `python -m glovewire`."""
 
 import os
 import sys

@@ -63,7 +63,7 @@ def one_line_endings() -> Iterator[None]:
 
 
 def _drop_output() -> None:
-    """Discard unwritten output; otherwise Python tries to write it again at exit and prints a message of its own."""
+    """Discard unwritten output; otherwise Python would try to write it again at exit and print its own message."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -73,7 +73,7 @@ def _drop_output() -> None:
 
 
 signals_end_all = partial(signals_raise, ": every process of the run was ended")
-"""`signals_raise` for a block that ends every process of the run on its way out."""
+"""`signals_raise` for a block that ends every process of the run when it is left."""
 
 
 class Interruptible(click.Group):

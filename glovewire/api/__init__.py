@@ -1,1 +1,1 @@
-"""What `import glovewire` offers besides vectors: datasets, trainings, and servers for dense models."""
+"""Implement what `import glovewire` offers besides vectors: datasets, trainings, and servers for dense models."""

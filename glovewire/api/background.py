@@ -1,7 +1,7 @@
-"""Run a glovewire command in a background process for a caller in Python: its errors are raised, its result returned.
+"""Run a glovewire command in a background process for a caller in Python; return its result or raise its error.
 
-The caller's signals, threads and output are left alone. When the caller is interrupted the process ends in order, with
-all of its children; when the caller dies, even killed, Linux ends them too.
+The caller's signals, threads and output are left alone. If the caller is interrupted, the process and all its children
+shut down cleanly; if the caller dies, even by SIGKILL, Linux ends them too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..launch.processes import environment
 
 POLL_S = 0.1
 PATIENCE_S = 60.0
-"""Time for an interrupted command to end in order: workers complete their rounds, servers write what they have."""
+"""Time for an interrupted command to shut down cleanly: workers complete their rounds, servers write what they have."""
 
 
 def run(
@@ -34,10 +34,10 @@ def run(
     *,
     show: bool,
 ) -> dict[str, Any]:
-    """Run `glovewire COMMAND ARGUMENTS` with `options`, by field name without None, and return its result.
+    """Run `glovewire COMMAND ARGUMENTS` with `options`, by field name (None: not given), and return its result.
 
     Calls `each`, with the path of the command's log, every 0.1 s; an exception that it raises ends the command. With
-    `show`, the command writes to this process's stderr. Raises the command's own error, ProcessDied if it was killed.
+    `show`, the command writes to this process's stderr. Raises the command's own error; ProcessDied if it was killed.
     """
     with TemporaryDirectory(prefix="glovewire-") as folder:
         file, out, log = (Path(folder) / name for name in ("options.toml", "out", "log"))
@@ -51,7 +51,7 @@ def run(
                 stdout=stdout,
                 stderr=None if show else stderr,
                 env=environment(command),
-                start_new_session=True,  # Ctrl-C in a terminal reaches the caller alone
+                start_new_session=True,  # Ctrl-C in a terminal reaches only the caller
             )
         try:
             while process.returncode is None:
@@ -64,7 +64,7 @@ def run(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the process in order if it still runs; a second interruption kills it, and Linux ends its children."""
+    """Shut the process down cleanly if it still runs; a second interruption kills it, and Linux ends its children."""
     if process.poll() is not None:
         return
     process.terminate()

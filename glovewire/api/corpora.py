@@ -31,12 +31,12 @@ _TOKENS_AS_THEY_ARE = {"tokenizer": "whitespace", "sentences": "off", "lowercase
 
 
 def preprocess(corpus: Corpus, out: str | PathLike[str], *, progress: bool | None = None, **options: Any) -> Dataset:
-    """Make a dataset, vocabulary and co-occurrence matrix, in the new folder `out` and return it.
+    """Make a dataset (vocabulary and co-occurrence matrix) in the new folder `out`, and return it.
 
     `corpus` is `pydoc`, the name of a file or folder, `hf:NAME`, paths, or an iterable: of texts, of lists of tokens,
     or of rows with a text, such as a `datasets.Dataset`. Lists of tokens are counted as they are, case included.
-    `options` are those of `glovewire preprocess`: vocab_size, min_count, window, tokenizer, ... `progress` shows
-    progress; None does so in notebooks. Works in background processes. Raises CorpusError, OutputError and UsageError.
+    `options` are those of `glovewire preprocess`: vocab_size, min_count, window, tokenizer, ... `progress` says whether
+    to show progress (None: only in notebooks). Uses background processes. Raises CorpusError, OutputError, UsageError.
 
     >>> texts = ["the cat sits on the mat", "the dog sits on the rug"] * 10
     >>> dataset = glovewire.preprocess(texts, "data/pets", min_count=2)
@@ -58,7 +58,7 @@ def preprocess(corpus: Corpus, out: str | PathLike[str], *, progress: bool | Non
 
 @contextmanager
 def _names(corpus: Corpus, out: Path, options: dict[str, Any]) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Yield the corpus as the command names it, and the options; writes what is in memory to a file for that time."""
+    """Yield the corpus as the command names it, and the options; texts in memory are in a temporary file meanwhile."""
     if isinstance(corpus, (str, PathLike)):
         _check_name(str(corpus))
         yield [str(corpus)], options
@@ -84,7 +84,7 @@ def _names(corpus: Corpus, out: Path, options: dict[str, Any]) -> Iterator[tuple
 
 
 def _check_name(name: str) -> None:
-    """Raise CorpusError for a name that is too long for a file: it may be a text."""
+    """Raise CorpusError for a name that is too long for a file: the caller may have passed a text."""
     try:
         Path(name).exists()
     except OSError as error:
@@ -93,7 +93,7 @@ def _check_name(name: str) -> None:
 
 
 def _text(item: Any, number: int, column: str) -> str:
-    """Return one item of an iterable as a text; CorpusError if it is none."""
+    """Return one item of an iterable as a text; CorpusError if it is not one."""
     if isinstance(item, Mapping):
         if column not in item:
             raise CorpusError(f"row {number} has no {column!r}, but {', '.join(map(str, item))}: name a text_column")

@@ -21,7 +21,7 @@ from ..launch.serving import serving
 class Server:
     """Running server shards of a dense model: workers connect to `addresses`, monitors to `streams`.
 
-    A context manager, which ends the run; `close` does the same. `glovewire.serve` makes one.
+    As a context manager, ends the run on exit, as `close` does. `glovewire.serve` makes one.
     """
 
     def __init__(self, run: Path, shards: int, **options: Any) -> None:
@@ -43,11 +43,11 @@ class Server:
         )
 
     def close(self) -> None:
-        """End the run, so that the servers write the tensors and leave; may be called twice."""
+        """End the run: the servers write the tensors and exit; idempotent."""
         self._closing()
 
     def tensors(self) -> dict[str, Array]:
-        """Return the final tensors by name, once the run has ended; ArtifactError before.
+        """Return the final tensors by name; ArtifactError unless the run has ended.
 
         >>> with glovewire.serve("runs/none", learning_rate=0.1, optimizer="sgd") as server:
         ...     with glovewire.Client(server.addresses) as ps:
@@ -70,7 +70,7 @@ def serve(
 
     `options` are those of `glovewire server --objective tensors`: optimizer, learning_rate, consistency, steps, ...;
     also `checkpoint_every` (updates) and `lease_s`. Synchronous modes begin once `workers` have joined. The servers are
-    processes of their own and end with this one; a killed one is started again. Raises UsageError and OutputError.
+    processes of their own and end with this one; a killed server is restarted. Raises UsageError and OutputError.
 
     >>> import numpy as np
     >>> x = np.linspace(-1, 1, 32)

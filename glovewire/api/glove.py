@@ -20,9 +20,9 @@ from .training import Callback, train
 class GloVe:
     """Word vectors of a corpus: `fit` trains them, `wv` holds them.
 
-    `vector_size`, `window`, `min_count`, `epochs`, `workers` and `seed` are named and preset as in gensim, `objective`
-    is `glove` or `sgns` (skip-gram), and `options` are others of `preprocess` and `train`. `out` is a folder that
-    keeps dataset and run; without it nothing is left on disk.
+    `vector_size`, `window` and `min_count` have gensim's names and defaults; `epochs`, `workers` and `seed` only its
+    names. `objective` is `glove` or `sgns` (skip-gram); `options` are further options of `preprocess` and `train`.
+    `out` is a folder that keeps dataset and run; without it nothing is left on disk.
 
     >>> texts = ["the cat sits on the mat", "the dog sits on the rug"] * 10
     >>> model = glovewire.GloVe(vector_size=8, min_count=2, epochs=3, workers=1).fit(texts)
@@ -60,7 +60,7 @@ class GloVe:
         self._wv: KeyedVectors | None = None
 
     def fit(self, texts: Corpus) -> Self:
-        """Count and train the words of `texts`, which may be whatever `glovewire.preprocess` takes; return this model.
+        """Count and train the words of `texts`, in any form that `glovewire.preprocess` accepts; return this model.
 
         >>> model = glovewire.GloVe(vector_size=8, min_count=1, epochs=2, workers=1, out="made")
         >>> model.fit([["New", "York"], ["New", "Delhi"]] * 5).wv.index_to_key[0]

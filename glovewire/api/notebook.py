@@ -18,7 +18,7 @@ def in_notebook() -> bool:
 class Bar:
     """Context manager that shows progress in a notebook while its block lasts, unless `progress` is False.
 
-    The last state stays. `on_stderr`: a command is to show progress there instead (no notebook, `progress` is True).
+    The last state remains. `on_stderr` asks a command for progress there instead (no notebook, `progress` is True).
     """
 
     def __init__(self, title: str, progress: bool | None) -> None:
@@ -39,7 +39,7 @@ class Bar:
         self._draw()
 
     def update(self, fraction: float, text: str) -> None:
-        """Show that `fraction` (0 to 1) is done, and `text` beside it; draws four times a second at most."""
+        """Show that `fraction` (0 to 1) is done, followed by `text`; redraws at most four times a second."""
         self._state = fraction, text
         if time.monotonic() - self._drawn > _EVERY_S:
             self._draw()

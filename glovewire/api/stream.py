@@ -24,7 +24,7 @@ def subscribe(
     `addresses` are those at which the servers publish: `Server.streams`, or `tcp://HOST:PORT` of `glovewire server
     --publish`. Each sample has its `topic` (of `topics`) and `address`, and the fields that docs/protocol.md lists.
     Subscribing does not slow training down. Raises DeadlineExceeded if an address is silent for the first `timeout_s`
-    seconds, or all are for `silence_s` later; RunFailed if the run fails.
+    seconds, or if all are silent for `silence_s` seconds later; RunFailed if the run fails.
 
     >>> with glovewire.serve("runs/none") as server, glovewire.Client(server.addresses, "anna") as ps:
     ...     ps.create({"weight": 1.0})

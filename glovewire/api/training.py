@@ -1,4 +1,4 @@
-"""Train word vectors: `glovewire.train`, what it reports meanwhile, and the run that it leaves on disk."""
+"""Train word vectors: `glovewire.train`, its progress reports, and the run that it leaves on disk."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _LOSS, _QUALITY = "loss", "quality"
 
 @dataclass(frozen=True)
 class Progress:
-    """Progress of a training, as callbacks get it: `epoch` of `epochs` are done, `loss` is the mean over the matrix.
+    """Progress that callbacks receive: `epoch` of `epochs` are done; `loss` is the mean over the matrix.
 
-    `bias_only_loss` is the loss with all vectors at zero, `entries` how many are trained so far, and `scores` the last
-    score in each test set of `watch`, in percent.
+    `bias_only_loss` is the loss with all vectors at zero, `entries` the number trained so far, and `scores` the last
+    score on each test set of `watch`, in percent.
     """
 
     run: Path
@@ -67,9 +67,9 @@ def train(
 
     Starts `servers` server shards and `workers` workers (default: one per processor core) as background processes,
     which end with this one. `options` are those of `glovewire train`: dim, epochs, objective, learning_rate, tied, ...
-    Each of `callbacks` is called, in this thread, with a `Progress` about ten times a second and at the end; one that
-    returns True ends the training, which keeps its vectors. An exception of a callback, as Ctrl-C, ends it too, so that
-    `Run(out).resume()` can continue. `progress` shows progress; None does so in notebooks.
+    Each of `callbacks` is called, in this thread, with a `Progress` about ten times a second and at the end; if one
+    returns True, the training ends and keeps its vectors. An exception in a callback, like Ctrl-C, ends it too; then
+    `Run(out).resume()` can continue it. `progress` says whether to show progress (None: only in notebooks).
 
     >>> texts = ["the cat sits on the mat", "the dog sits on the rug"] * 10
     >>> dataset = glovewire.preprocess(texts, "data/pets")
@@ -95,7 +95,7 @@ def train(
 
         given = {"workers": workers, "servers": servers, "progress": bar.on_stderr, **options, "epochs": None}
         arguments = [str(place), "--out", str(where)]
-        if epochs is not None:  # a resumed run is trained further by a flag alone
+        if epochs is not None:  # as a flag, because only a flag extends a resumed run
             arguments += ["--epochs", str(epochs)]
         facts = background.run("train", arguments, given, each, show=bar.on_stderr)
     return Run(out, facts=facts)
@@ -123,7 +123,7 @@ class Run:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return what the run recorded at its end: epochs, loss, seconds, ...; empty while it is not finished.
+        """Return the facts that the run recorded at its end: epochs, loss, seconds, ...; empty until it has finished.
 
         >>> getfixture("run").facts["epochs"]
         2
@@ -134,7 +134,7 @@ class Run:
 
     @cached_property
     def vectors(self) -> KeyedVectors:
-        """Return the vectors, the most frequent word first; of an unfinished run those of its newest checkpoint.
+        """Return the vectors, the most frequent word first; for an unfinished run, those of its newest checkpoint.
 
         >>> getfixture("run").vectors.vector_size
         8
@@ -167,7 +167,7 @@ class Run:
         from glovewire.monitor.sinks.plot import draw
 
         figure = draw(read_metrics(self.path))
-        vars(figure)["_repr_png_"] = partial(_as_png, figure)  # by which a notebook shows it without pyplot
+        vars(figure)["_repr_png_"] = partial(_as_png, figure)  # lets a notebook show it without pyplot
         return figure
 
     def resume(
@@ -181,8 +181,8 @@ class Run:
     ) -> Run:
         """Continue an interrupted training from its newest checkpoint, and return the run.
 
-        With more `epochs` than before, a finished run is trained further. `dataset` is needed if the one that it was
-        trained on is elsewhere now. `options` are those of `glovewire train --resume`.
+        With more `epochs` than before, a finished run is trained further. `dataset` is needed if the dataset
+        has been moved since. `options` are those of `glovewire train --resume`.
 
         >>> getfixture("run").resume(epochs=4)
         Run('...': 4 epochs, loss ...)
@@ -203,7 +203,7 @@ def _as_png(figure: Figure) -> bytes:
     return stream.getvalue()
 
 
-# ---- following a run while it lasts
+# ---- following a running training
 
 
 class _Follower:
@@ -217,7 +217,7 @@ class _Follower:
         self._asked_to_end = False
 
     def news(self) -> list[Progress]:
-        """Return what has happened since the last call, after every callback has had it."""
+        """Return the progress since the last call, after passing it to every callback."""
         found = []
         for line in self._lines():
             record = _record(line)
@@ -273,7 +273,7 @@ def _is_of(record: Mapping[str, Any], topic: str) -> bool:
 
 
 def _spoken(state: Progress) -> tuple[float, str]:
-    """Return the fraction that is done and a line about it."""
+    """Return the fraction that is done, and a line of text that describes the progress."""
     scores = "".join(f"  {name} {score:.1f}" for name, score in state.scores.items())
     text = (
         f"epoch {state.epoch}/{state.epochs}  loss {state.loss:.4f} (bias only {state.bias_only_loss:.4f})  "
@@ -283,7 +283,7 @@ def _spoken(state: Progress) -> tuple[float, str]:
 
 
 def _finish(run: Path, keys: Path | None) -> None:
-    """End the training in `run` on all its servers, which keep the vectors; `keys` must have an administrator's."""
+    """End the training in `run` on all its servers, which keep the vectors; `keys` must have an admin's."""
     from glovewire.common.protocol.messages import Finish
     from glovewire.common.roles import Role
     from glovewire.common.transport.client import RequestClient

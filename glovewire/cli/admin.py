@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 AGAIN_MS = 200
 MOST_AHEAD = 1024
-"""A request for a checkpoint asks for a round that is at most so far ahead."""
+"""Maximum distance of the round at which a checkpoint is requested, in rounds from the current one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def checkpoint(given: Given[CheckpointConfig]) -> dict[str, Any]:
     with _client(config, Role.ADMIN, in_order, f"checkpoint-{secrets.token_hex(4)}") as client:
         client.connect("observer", config.timeout)
         names = _cut(client, in_order, config.timeout)
-        with suppress(GlovewireError):  # it is written, even if the run has ended since
+        with suppress(GlovewireError):  # the checkpoint is on disk, even if the run has ended since
             client.part(RunEnd(Ending.LEFT))
     for name in names:
         click.echo(f"checkpoint {name} is written")
@@ -104,9 +104,9 @@ def checkpoint(given: Given[CheckpointConfig]) -> dict[str, Any]:
 
 
 def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> list[str]:
-    """Cut a checkpoint at one round on all shards, a later round if training has passed it; return each shard's label.
+    """Cut a checkpoint at one round on all shards, at a later one if it has passed; return each shard's label.
 
-    A run without rounds identifies the cut by a random number, sent again until every shard has accepted it. Raises
+    In a run without rounds a random number identifies the cut; it is sent until every shard has accepted it. Raises
     NotReady, LimitExceeded or DeadlineExceeded if no checkpoint is written within `timeout` seconds.
     """
     from glovewire.common.client.pending import Pending
@@ -116,7 +116,7 @@ def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> lis
     deadline, ahead, without_rounds = time.monotonic() + timeout, 2, secrets.randbits(32)
     refused: NotReady | LimitExceeded | None = None
     while True:
-        if not isinstance(refused, LimitExceeded):  # after that, the same again: some shards may have accepted it
+        if not isinstance(refused, LimitExceeded):  # then repeat the same cut: some shards may have accepted it
             reached = max(one["round"] for one in _all_shards(client, servers, timeout))
             cut = Checkpoint(reached + ahead if reached >= 0 else without_rounds)
         written: list[Pending[Message]] = [Pending() for _ in servers]
@@ -135,7 +135,7 @@ def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> lis
             refused = error
             if time.monotonic() > deadline:
                 raise
-            if reached < 0 or ahead >= MOST_AHEAD or isinstance(error, LimitExceeded):  # a later round is no help
+            if reached < 0 or ahead >= MOST_AHEAD or isinstance(error, LimitExceeded):  # a later round does not help
                 client.poll(AGAIN_MS)
             else:
                 ahead *= 2

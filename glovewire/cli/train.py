@@ -39,7 +39,7 @@ def train(given: Given[LocalConfig]) -> dict[str, Any]:
 
 
 def _trained(config: LocalConfig) -> dict[str, Any]:
-    """Train, print what came of it, and return the facts of the run."""
+    """Train, print a summary, and return the facts of the run."""
     from glovewire.common.storage import run_folder
 
     from ..launch import local
@@ -61,14 +61,14 @@ def _trained(config: LocalConfig) -> dict[str, Any]:
 
 
 def _resumed(given: Given[LocalConfig], workers: int) -> LocalConfig:
-    """Return the options of a resumed run: those that it was started with, and perhaps more epochs."""
+    """Return the options of a resumed run: those that it was started with, possibly with more epochs."""
     from glovewire.common.storage import stores
     from glovewire.server.checkpoints.initial_state import require_same_dataset, saved_options
 
     run, source = stores.staged(given["out"]), click.get_current_context().get_parameter_source
     if source("init") is ParameterSource.COMMANDLINE:  # RUN/config.toml may contain it
         raise UsageError("--resume continues from a checkpoint: it cannot be given with --init")
-    given.training()  # refuses flags that are wrong, though the run keeps its own options
+    given.training()  # rejects invalid flags, although the run keeps its own options
     epochs = given["epochs"] if source("epochs") is ParameterSource.COMMANDLINE else None
     options = saved_options(run, given["objective"], epochs)
     require_same_dataset(run, given["dataset"])
@@ -77,9 +77,9 @@ def _resumed(given: Given[LocalConfig], workers: int) -> LocalConfig:
 
 
 def _summary(config: LocalConfig, facts: dict[str, Any]) -> list[str]:
-    """Return the lines that tell the result of a training."""
+    """Return the lines that summarise the result of a training."""
     epochs = "1 epoch" if facts["epochs"] == 1 else f"{facts['epochs']} epochs"
-    if config.resume and not facts["seconds"]:  # all of it was in the checkpoint
+    if config.resume and not facts["seconds"]:  # the checkpoint was already complete
         return [f"nothing was left to train; vectors, metrics and loss.png of {epochs} are in {config.out}"]
     trained = f"continued to the end of {epochs}" if config.resume else f"trained {epochs}"
     stopped = facts["epochs"] < config.options.epochs and config.patience
