@@ -71,19 +71,19 @@ def train(config: LocalConfig, dataset: Dataset) -> dict[str, Any]:
 
 
 def _shared_memory(size: int) -> SharedMemory:
-    """Return `size` bytes of shared memory that are reserved, or raise SystemLimit.
+    """Return `size` bytes of reserved shared memory, or raise SystemLimit.
 
-    Linux would otherwise end the process with SIGBUS at the first page for which /dev/shm has no room.
+    Without the reservation, Linux would end the process with SIGBUS at the first page that does not fit in /dev/shm.
     """
     memory = SharedMemory(create=True, size=size)
-    if not SHARED.is_dir():  # another system than Linux
+    if not SHARED.is_dir():  # not Linux
         return memory
     try:
         with (SHARED / memory.name).open("r+b") as file:
             os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:
         memory.close()
-        memory.unlink()  # before its room is measured
+        memory.unlink()  # before the free space is measured
         free = os.statvfs(SHARED).f_bavail * os.statvfs(SHARED).f_frsize
         raise SystemLimit(
             f"the rows take {size >> 20:,} MiB of shared memory, but {SHARED} has room for {free >> 20:,} MiB: "
@@ -146,7 +146,7 @@ def _follow(config: LocalConfig, losses: Losses, processes: dict[Connection, Spa
 
 
 def _receive_report(pipe: Any, process: SpawnProcess, worker: str, losses: Losses, options: TrainingOptions) -> bool:
-    """Count one report and reply whether training is over; return False if the process has ended well instead.
+    """Count one report and reply whether training is over; return False if the process has ended successfully instead.
 
     Raises the error that the process reports, and ProcessDied if it was killed.
     """

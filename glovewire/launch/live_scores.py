@@ -1,8 +1,8 @@
 """Score the vectors of a running training after every sweep: publish the scores, keep the best vectors, stop early.
 
-In the block schedule the servers wait after every sweep until its rows are pulled, so that every sweep is scored, as it
-has left them; the next one is trained while they are scored. Minibatch training does not wait, and is scored as often
-as there is time.
+In the block schedule the servers wait after each sweep until its rows have been pulled, so that every sweep is scored
+on the rows that it produced. Unless training may stop early, the next sweep is trained during scoring. Minibatch
+training does not wait, and is scored as often as time allows.
 """
 
 import json
@@ -46,10 +46,10 @@ def of_run(run: Path, files: Sequence[Path]) -> dict[str, float]:
 
 @dataclass
 class Judge:
-    """Remembers the best epoch by the mean of its scores, and says when to stop. No I/O.
+    """Remembers the epoch with the best mean score, and decides when to stop. No I/O.
 
-    With `patience`, training should stop after so many epochs without a better one; 0 never stops it. `best` holds the
-    vectors of the best epoch if `keep_best` is set: as trained, before post-processing.
+    Training should stop after `patience` epochs without a better one; 0 never stops it. If `keep_best` is set, `best`
+    holds the vectors of the best epoch as trained, before post-processing.
     """
 
     patience: int = 0
@@ -60,7 +60,7 @@ class Judge:
     newest_epoch: int = 0
 
     def judge(self, epoch: int, scores: dict[str, float], vectors: Rows) -> None:
-        """Take the scores of the vectors after `epoch` epochs; an epoch without a score is none that could be best."""
+        """Record the scores of the vectors after `epoch` epochs; an epoch without scores cannot become the best."""
         self.newest_epoch = epoch
         if scores and (not self.best_scores or _mean(scores) > _mean(self.best_scores)):
             self.best_epoch, self.best_scores = epoch, scores
@@ -79,7 +79,7 @@ def _mean(scores: dict[str, float]) -> float:
 class Scorer:
     """Scores the vectors of a running training after each sweep; `files` are similarity sets.
 
-    Connects at once, before the workers start, to know at which epoch the training begins. `judge` gets the scores.
+    Connects on creation, before the workers start, to learn at which epoch training begins. `judge` gets the scores.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Scorer:
         keys: Path | None,
     ) -> None:
         self._dataset, self._options, self._files, self.judge = dataset, options, files, judge
-        role = Role.ADMIN if judge.patience else Role.WORKER  # to end the run takes an administrator
+        role = Role.ADMIN if judge.patience else Role.WORKER  # only an administrator may end the run
         self._client = RequestClient(
             addresses, "scorer", silence_s=SILENCE_S, keys=None if keys is None else load_client_keys(keys, role)
         )
@@ -107,7 +107,7 @@ class Scorer:
         self._store = ServerStore(self._client, options, dataset.layout.rows)
 
     def at(self, epoch: int) -> None:
-        """Score the vectors after `epoch` epochs, unless that was done before; call it often, it keeps the connection.
+        """Score the vectors after `epoch` epochs unless that is done; call it often to keep the connection alive.
 
         A server that does not answer in time is asked again in the next call.
         """
@@ -118,7 +118,7 @@ class Scorer:
                 self._epoch = epoch
         except DeadlineExceeded:
             return
-        except (RunOver, UnknownSession):  # the end of the run came first
+        except (RunOver, UnknownSession):  # the run ended first
             self._epoch = self._options.epochs
 
     def _score_epoch(self, epoch: int) -> None:
@@ -138,7 +138,7 @@ class Scorer:
         self._client.close()
 
     def _pull(self) -> Rows:
-        """Return the present vectors, shape (words, dim), in the order of the vocabulary."""
+        """Return the current vectors, shape (words, dim), in the order of the vocabulary."""
         layout = RowLayout.of(self._options)
         reply = self._store.pull_range(0, self._dataset.layout.rows, NO_VERSION)
         while not reply.done:

@@ -106,7 +106,7 @@ def _attempt(config: LocalConfig, judge: Judge | None, *, again: bool) -> dict[s
                     if config.web is not None:
                         _serve_dashboard(config, children, streams)
                     until_over(watch, servers, workers, children, scored)
-                attempt_all(watch.close, partial(await_end, servers, children))  # the first draws the losses
+                attempt_all(watch.close, partial(await_end, servers, children))  # closing the monitor draws the losses
         except Signalled:
             end_in_order(servers)
             raise
@@ -133,7 +133,7 @@ def _serve_dashboard(config: LocalConfig, children: Children, streams: list[str]
 
 
 def _judged(config: LocalConfig, judge: Judge) -> dict[str, Any]:
-    """Write the vectors of the best epoch if they are to be kept; record and return the scores of the results."""
+    """Write the best epoch's vectors if `keep_best` is set; record and return the scores of the final vectors."""
     from . import live_scores
 
     if judge.best is not None and judge.best_epoch < judge.newest_epoch:

@@ -27,10 +27,10 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def environment(command: str, last_signal: signal.Signals = signal.SIGTERM) -> dict[str, str]:
-    """Return this process's environment for a child that runs `glovewire COMMAND`, without options of the command.
+    """Return this process's environment for a child that runs `glovewire COMMAND`, without the command's variables.
 
-    The variables left out set options of processes started by hand. The child receives `last_signal` if this process
-    dies.
+    Those variables set options, and are meant for processes started by hand. The child receives `last_signal` if this
+    process dies.
     """
     ours = variable(command, "")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
@@ -41,7 +41,7 @@ def environment(command: str, last_signal: signal.Signals = signal.SIGTERM) -> d
 
 @dataclass
 class Child:
-    """One glovewire process; `role` names it in errors, its stdout and stderr go to the files `out` and `log`."""
+    """One glovewire process; `role` names it in errors; its stdout and stderr go to the files `out` and `log`."""
 
     role: str
     process: subprocess.Popen[bytes]
@@ -51,13 +51,13 @@ class Child:
     terminated: bool = False
 
     def terminate(self) -> None:
-        """Send SIGTERM, once only: a second one would kill the process while it ends in order."""
+        """Send SIGTERM, but only once: a second one would kill the process while it shuts down cleanly."""
         if self.running and not self.terminated:
             self.terminated = True
             self.process.terminate()
 
     def ready(self) -> Ready:
-        """Wait for the server's ready message and return it; ProcessDied if it ends first or takes over READY_S."""
+        """Wait for the server's ready message and return it; ProcessDied if it ends first or READY_S pass."""
         deadline = time.monotonic() + READY_S
         while "\n" not in (text := self.printed()):
             if not self.running:
@@ -111,7 +111,7 @@ class Child:
 class Children:
     """Context manager that starts glovewire processes and, on exit, ends them all within `patience_s` seconds.
 
-    The processes receive `last_signal` if this process dies before it could end them.
+    The processes receive `last_signal` if this process dies before it can end them.
     """
 
     def __init__(self, logs: Path, last_signal: signal.Signals = signal.SIGTERM) -> None:
@@ -137,7 +137,7 @@ class Children:
                 stdout=stdout,
                 stderr=stderr,
                 env={"OPENBLAS_NUM_THREADS": "1", **inherited, "OMP_NUM_THREADS": "1"},
-                start_new_session=True,  # Ctrl-C reaches this process alone, which ends the others in order
+                start_new_session=True,  # Ctrl-C reaches only this process, which ends the others cleanly
             )
             child = Child(role, process, out, log, arguments)
             self.all.append(child)
@@ -155,7 +155,7 @@ class Children:
         return sum(child.role == role for child in self.all) < MAX_STARTS
 
     def end(self) -> None:
-        """Send SIGTERM to all, and SIGKILL to those that run after `patience_s` seconds; return when all have ended."""
+        """Send SIGTERM to all, then SIGKILL to any left after `patience_s` seconds; return when all have ended."""
         with signals_held():
             for child in self.all:
                 child.terminate()

@@ -2,7 +2,7 @@
 
 Each shard and each worker is an actor that keeps one glovewire process running. When a process is killed, its actor
 restarts it; when an actor or its machine is lost, Ray restarts the actor, possibly on another machine. A shard then has
-another address, with which this process restarts all others. Shards continue from the newest checkpoint.
+a new address, and this process restarts all other processes with it. Shards continue from the newest checkpoint.
 
 The machines share no folder. Shard 0 runs on the machine of this process, which has the dataset and the run folder. All
 other actors have a folder of their own and get the dataset and the checkpoints from the shards.
@@ -42,11 +42,11 @@ from .run_lock import errors_tell_what_is_left, locked_run_folder
 
 STEP_S = 0.2
 END_S = 30.0
-"""Time for a process to end after a signal: shard 0 copies the last checkpoints of the others."""
+"""Time for a process to end after a signal: shard 0 still copies the last checkpoints of the other shards."""
 WORKER_TIMEOUT_S = 300.0
-"""Time for which a worker waits for a shard that Ray restarts."""
+"""Time that a worker waits for a shard while Ray restarts it."""
 AFTER_RESULTS_S = 60.0
-"""Time for which other shards may still run once shard 0 has written the results and ended."""
+"""Time that other shards may still run after shard 0 has written the results and ended."""
 LOG_BYTES = 1 << 18
 """Largest piece of a log in one answer of an actor."""
 PORTS = 3
@@ -67,7 +67,7 @@ class Place:
 class Task:
     """What the actor at `place` is to run: `glovewire COMMAND` with the options of `config`, and `words`.
 
-    `keys` are the files of its process, by name.
+    `keys` are the key files of its process, by name.
     """
 
     place: Place
@@ -79,9 +79,9 @@ class Task:
 
 @dataclass(frozen=True)
 class State:
-    """State of an actor: its place, and of its process exit status (None: it runs), last line printed, error.
+    """State of an actor: its place, and its process's exit status (None while running), last printed line and error.
 
-    `log` is what the process has logged since the last State.
+    `log` is a piece of what the process has logged since the last State.
     """
 
     place: Place
@@ -116,7 +116,7 @@ class Keeper:
     def keep(self, task: Task | None) -> State:
         """Start the process, or restart it if it was killed or has another `task`; return the state.
 
-        A task for another place changes nothing: it was for an actor that is lost.
+        Ignores a task for another place, because it was meant for an actor that has been lost.
         """
         if task is not None and task.place == self._place:
             if task.keys != self._keys:
@@ -138,7 +138,7 @@ class Keeper:
         return state
 
     def _start(self, task: Task) -> None:
-        config = replace(task.config, cache=default_cache())  # that of this machine
+        config = replace(task.config, cache=default_cache())  # this machine's own
         words = configured(task.command, config, self._place.folder / f"{task.command}.toml")
         self._child, self._task = self._children.start(self._role, [*words, *task.words, "--json"]), task
 
@@ -157,7 +157,7 @@ class Keeper:
 
 @contextlib.contextmanager
 def own_folder(base: Path) -> Iterator[Path]:
-    """Yield a new folder in `base`, which is removed at the end; remove those whose processes were killed."""
+    """Yield a new folder in `base`, removed at the end; first remove the folders that killed processes left."""
     with contextlib.ExitStack() as held:
         with output_errors(base, "folder"):
             base.mkdir(parents=True, exist_ok=True)
@@ -183,9 +183,9 @@ def _locked(folder: Path, how: int = 0) -> Iterator[None]:
 
 
 def _reserved(host: str) -> socket.socket:
-    """Return a socket that reserves a port for a process which this one starts: it is bound and never listens.
+    """Return a socket that reserves a port for a child process: it is bound but never listens.
 
-    The system gives the port to nobody, and a socket with SO_REUSEADDR, as those of ZeroMQ are, can listen on it.
+    The system assigns the port to no other process; a socket with SO_REUSEADDR, such as ZeroMQ's, can listen on it.
     """
     holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -199,7 +199,7 @@ def _reserved(host: str) -> socket.socket:
 def train(config: LocalConfig) -> dict[str, Any]:
     """Train to the end on the Ray cluster at `config.address`, or on this machine, and return the facts of the run."""
     with (
-        cluster.connected(config.address) as ray,  # first: nothing is made where there is no Ray
+        cluster.connected(config.address) as ray,  # first, so that nothing is created if Ray is missing
         locked_run_folder(config),
         errors_tell_what_is_left(config.out),
         signals_end_all(),
@@ -223,12 +223,12 @@ class _Actor:
 
     @property
     def done(self) -> bool:
-        """Return whether its process has ended well."""
+        """Return whether its process has ended successfully."""
         return self.state is not None and self.state.status == 0
 
     @property
     def fault(self) -> str:
-        """Return why its process has failed, or that Ray has not placed the actor; "" if neither is so."""
+        """Return why its process has failed, or that Ray has not placed the actor; "" if neither is true."""
         if self.state is not None and self.state.status:
             return self.state.died.replace(f"see {self.state.place.folder}", f"see {self._log.parents[1]}")
         late = self._pending is not None and time.monotonic() > self._asked + READY_S
@@ -240,13 +240,13 @@ class _Actor:
             self._pending, self._asked = self.handle.keep.remote(task), time.monotonic()
 
     def hear(self) -> None:
-        """Take the actor's answer, if there is one."""
+        """Take the actor's answer if it has arrived."""
         if self._pending is not None and self._ray.wait([self._pending], timeout=0)[0]:
             answer, self._pending = self._pending, None
             self.take(self._ray.get(answer))
 
     def take(self, state: State) -> None:
-        """Take a state of the actor."""
+        """Keep a new state of the actor, and write its piece of the log."""
         self.state = state
         if state.log:
             with output_errors(self._log), self._log.open("ab") as log:
@@ -276,7 +276,7 @@ class _Driver:
         return [*self._shards, *self._workers]
 
     def _place(self) -> None:
-        """Have Ray place shard 0 on this node, and then all others anywhere: one of them might take its core."""
+        """Have Ray place shard 0 on this node, and only then the other actors: one of them might take its core."""
         first = self._shards[0]
         first.keep(None)
         while first.state is None:
@@ -306,7 +306,7 @@ class _Driver:
             while not self._over():
                 places = [actor.state.place for actor in self._all if actor.state is not None]
                 placed = len(places) == len(self._all)
-                with contextlib.suppress(KeyFileError):  # they are just being changed
+                with contextlib.suppress(KeyFileError):  # the files are being replaced
                     self._read_keys()
                 for number, task in enumerate(self._tasks(places) if placed else [None] * len(self._all)):
                     self._all[number].keep(task)
@@ -334,7 +334,7 @@ class _Driver:
         return False
 
     def _addresses(self, places: list[Place], port: int) -> list[str]:
-        """Return the address of one of the ports of every shard."""
+        """Return the address of every shard on port number `port` (0 to PORTS - 1) of its place."""
         return [f"tcp://{place.host}:{place.ports[port]}" for place in places[: len(self._shards)]]
 
     def _tasks(self, places: list[Place]) -> list[Task | None]:
@@ -364,7 +364,7 @@ class _Driver:
         return tasks
 
     def end(self) -> None:
-        """End all processes and actors; shards first: workers complete the rounds that were begun."""
+        """End all processes and actors; shards first, so that workers complete the rounds that were begun."""
         for actors in filter(None, (self._shards, self._workers)):
             ends = {actor.handle.end.remote(): actor for actor in actors}
             for end in self._ray.wait(list(ends), num_returns=len(ends), timeout=END_S)[0]:

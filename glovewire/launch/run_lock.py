@@ -76,7 +76,7 @@ def _held(run: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def errors_tell_what_is_left(run: Path) -> Iterator[None]:
-    """Add to ProcessDied, Interrupted and OutputError what the training has left on disk: vectors, a checkpoint."""
+    """Add to ProcessDied, Interrupted and OutputError what the training has left on disk: vectors or a checkpoint."""
     try:
         yield
     except (ProcessDied, Interrupted, OutputError) as error:
@@ -94,7 +94,7 @@ LEFT_OUT = {"out", "launcher", "address", "resume", "keys", "progress", "verbose
 
 
 def _note_epochs(config: LocalConfig) -> None:
-    """Replace the epochs in `config.toml`, which --resume may have extended; a folder without it stays without."""
+    """Update the epochs in `config.toml`, which --resume may have extended; does not create a missing file."""
     file = config.out / runs.CONFIG
     with contextlib.suppress(OSError, UnicodeDecodeError):
         before = file.read_text(encoding="utf-8")

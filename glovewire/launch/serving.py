@@ -55,8 +55,8 @@ def serving(
     `options` are those of `glovewire server --objective tensors`: optimizer, learning_rate, consistency, steps, ...
     Synchronous modes begin once `workers` have joined, and wait `lease_s` seconds for a worker that falls silent;
     a finished run waits as long for workers that never joined. `checkpoint_every` counts updates. With a folder of
-    `keys`, as made by `glovewire keys`, each client must authenticate with a key of that folder; the administrator's
-    ends the run.
+    `keys`, as made by `glovewire keys`, each client must authenticate with a key of that folder; the
+    administrator's key is used to end the run.
     """
     known = None if keys is None else load_both_keys(keys, Role.ADMIN)
     training = TrainingOptions.of_tensors(**options)

@@ -73,7 +73,7 @@ def end_in_order(servers: list[Child]) -> None:
 
 
 def until(happened: Callable[[], bool], seconds: float) -> None:
-    """Wait until `happened()` returns True, for at most this many seconds."""
+    """Wait until `happened()` returns True, but at most `seconds` seconds."""
     deadline = time.monotonic() + seconds
     while not happened() and time.monotonic() < deadline:
         time.sleep(0.01)
