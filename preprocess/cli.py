@@ -35,7 +35,7 @@ def preprocess(given: Given[PreprocessConfig]) -> dict[str, Any]:
 
 
 def _made_of_text(result: dict[str, Any]) -> list[str]:
-    """Return what became of the text: words left out, the rarest word, abbreviations."""
+    """Return summary lines about the text: words left out, the rarest word, abbreviations."""
     lines = [
         f"{result['outside_vocabulary']:.1%} of the tokens are outside the vocabulary; its rarest word occurs"
         f" {_times(result['rarest_count'])}"

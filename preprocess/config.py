@@ -18,9 +18,9 @@ _OF_TEXT = {
     "vocab_size", "min_count", "window", "tokenizer", "sentences", "lowercase", "digits", "phrases", "lines",
     "text_column", "split", "weighting",
 }  # fmt: skip
-"""Options that say how text is read and counted; counts made by Stanford's GloVe have no use for them."""
+"""Options for reading and counting text; they do not apply to counts made by Stanford's GloVe."""
 
-# Memory that Python, numpy and numba take before any data: once per run, and in addition per process.
+# Memory that Python, numpy and numba take before any data: once per run, and then for each process.
 _BASE_BYTES = 160 << 20
 _PROCESS_BYTES = 48 << 20
 _LEAST_SHARE_BYTES = 64 << 20

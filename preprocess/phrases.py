@@ -32,8 +32,8 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 def learn(segments: Sequence[Segment], groups: int, kind: str, count: Callable[[], object]) -> Indices:
     """Return the phrases of a corpus as sorted keys: (id of the first word << 32) | id of the second.
 
-    Ids number the distinct words of the whole corpus, in `groups` groups; they are kept beside each segment. `count`
-    runs PairJobs of this kind.
+    Ids number the distinct words of the whole corpus, in `groups` groups, and are stored with each segment. `count`
+    must run the PairJobs of kind `kind`.
     """
     counts = _number_words(segments, groups)
     count()
@@ -46,7 +46,7 @@ def learn(segments: Sequence[Segment], groups: int, kind: str, count: Callable[[
 
 
 def _number_words(segments: Sequence[Segment], groups: int) -> Indices:
-    """Number the distinct words of the corpus, keep their ids beside each segment, and return their counts."""
+    """Number the distinct words of the corpus, store their ids with each segment, and return their counts."""
     counts: list[Indices] = []
     base = 0
     for segment in segments:
@@ -73,7 +73,7 @@ class PairJob(Job):
         self._scratch, self._kind, self._segments, self._groups = scratch, kind, segments, groups
 
     def do(self, group: int) -> int:
-        """Count a group of pairs, and return 1."""
+        """Count the pairs of a group, and return 1."""
         slots, used = np.zeros((_FIRST_SLOTS, 2), np.int64), 0
         for segment in self._segments:
             ids = segment.load(_IDS)
@@ -134,7 +134,7 @@ def _hash(key: Any) -> np.uint64:
 
 @compiled
 def _slot(slots: Indices, key: Any, mixed: Any) -> np.int64:
-    """Return the slot of a key, or the empty one, with count 0, where it belongs."""
+    """Return the slot of a key, or the empty slot (count 0) where the key belongs."""
     mask = len(slots) - 1
     at = np.int64(mixed >> np.uint64(16)) & mask
     while slots[at, 0] != key and slots[at, 1] > 0:
@@ -157,7 +157,7 @@ def _grown(slots: Indices) -> Indices:
 def _count_pairs(
     stream: Ids, ids: Ids, start: int, group: int, groups: int, slots: Indices, used: int
 ) -> tuple[int, int]:
-    """Count one group's pairs from index `start` on; return (next index, table's size), early if the table is full."""
+    """Count one group's pairs from index `start` until the table is full; return (next index, pairs in the table)."""
     for n in range(start, len(stream) - 1):
         if stream[n] == 0 or stream[n + 1] == 0:
             continue

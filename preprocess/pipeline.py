@@ -55,9 +55,9 @@ _WARM_UP_TEXT = b'"a" b (c), d\'s e. f'
 
 @dataclass(frozen=True)
 class CountResult:
-    """Results of counting apart from the spill on disk: keys of cells, vocabulary, weights, facts for the manifest.
+    """Results of counting other than the spill on disk: keys of cells, vocabulary, weights, facts for the manifest.
 
-    `texts` are files of the dataset, by name, that only people read.
+    `texts` are files of the dataset for human readers, by name.
     """
 
     cell_keys: CellKeys
@@ -70,8 +70,8 @@ class CountResult:
 def run(config: PreprocessConfig) -> dict[str, Any]:
     """Make the dataset that `config` describes; see Pipeline.run for the result.
 
-    `open_scratch` says when intermediate results, and text that was downloaded, are kept for --resume. When a download
-    fails, the files that are complete are kept for the next run, with or without --resume.
+    See `open_scratch` for when intermediate results and downloaded text are kept for --resume. If a download fails,
+    complete files are kept for the next run, with or without --resume.
     """
     try:
         with signals_raise(), stores.uploaded(config.out, KIND, resume=config.resume) as out:
@@ -84,9 +84,9 @@ def run(config: PreprocessConfig) -> dict[str, Any]:
 
 
 def _run(config: PreprocessConfig, out: Path) -> dict[str, Any]:
-    """Make the dataset in `out`, of the corpus or, where that is a URL, of the files that are downloaded beside it."""
+    """Make the dataset in `out` from the corpus; what its URLs name is first downloaded to a folder next to `out`."""
     url = url_of(config.out)
-    if config.resume and url and (out / artifacts.MANIFEST).exists():  # only the upload had failed
+    if config.resume and url and (out / artifacts.MANIFEST).exists():  # only the upload failed
         facts = dict(artifacts.Manifest.read(out).facts)
         return facts | {"words": facts["vocabulary"], "path": url, "seconds": {}, "peak_memory_bytes": 0}
     artifacts.require_free(out, what=KIND)  # before anything is downloaded
@@ -133,7 +133,7 @@ class Pipeline:
         return find_corpus(config.corpus, selection)
 
     def _job(self, corpus: Corpus) -> dict[str, Any]:
-        """Return the facts that must equal those of the interrupted run for --resume to continue it."""
+        """Return the facts that --resume requires to equal those of the interrupted run."""
         free = {"corpus", "out", "processes", "memory", "resume", "engine", "address"}
         options = {name: value for name, value in vars(self._config).items() if name not in free}
         return options | {
@@ -260,7 +260,7 @@ class Pipeline:
         config = self._config
         scratch.sweep(SEGMENT)
         done = {split for _, facts in scratch.committed(SEGMENT) for split, _, _ in facts["slices"]}
-        memo_bytes = config.share * 4 // 10  # growing and writing the memo takes as much again
+        memo_bytes = config.share * 4 // 10  # growing and writing the memo takes the same amount once more
         tokenizer = make_tokenizer(config.tokenizer)
         tokenizer.line("")  # load NLTK before workers are forked
         encoder = Encoder(

@@ -1,7 +1,7 @@
-"""Segments: parts of the tokenised corpus on disk, and the job that rewrites their streams word by word.
+"""Store segments, the parts of the tokenised corpus on disk, and rewrite their streams word by word.
 
 A segment numbers its own words. Its files are `NAME.stream` (int32, see Encoder.encode), one array for each field of
-WordCounts, and arrays that later steps keep beside them.
+WordCounts, and the arrays that later steps add.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from .parallel.scratch import ScratchFolder
 from .tokens.encoder import WordCounts
 from .tokens.string_table import take
 
-# A word's place in the corpus: the split's ordinal above these bits, the index in the split's stream below.
+# A word's place in the corpus: the index in the split's stream in this many low bits, the split's ordinal above them.
 PLACE_BITS = 36
 _NOWHERE = np.iinfo(np.int64).max
 
@@ -85,7 +85,7 @@ def read_slice(scratch: ScratchFolder, piece: StreamSlice) -> Ids:
 
 
 def array_path(scratch: ScratchFolder, name: str, field: str) -> Path:
-    """Return the path of an array of a segment."""
+    """Return the path of the array `field` of a segment."""
     return scratch.folder / f"{name}.{field}.npy"
 
 
@@ -107,7 +107,7 @@ def commit(
 
 
 class Rewriter(Protocol):
-    """Rewrites the streams of one segment; `data` and `bounds` are words added after the segment's own numbers."""
+    """Rewrites the streams of one segment; `data` and `bounds` hold new words, numbered after the segment's own."""
 
     data: Bytes
     bounds: Indices

@@ -2,7 +2,7 @@
 
 The method is Punkt (Kiss and Strunk 2006, Computational Linguistics 32), unsupervised, with the statistics and
 thresholds of NLTK's PunktTrainer with IGNORE_ABBREV_PENALTY: that penalty falls exponentially with the number of times
-that a word occurs without a full stop, so in a large text it would leave no room for `dr.` or `inc.`. NLTK's
+that a word occurs without a full stop, so in a large text it would rule out `dr.` or `inc.`. NLTK's
 tokeniser treats the end of a sentence in one way that matters: it splits off the full stop. So it is enough to decide
 for each word with a full stop, from that word and the next one, whether the full stop becomes a token of its own.
 """
@@ -40,7 +40,7 @@ _STOP_BYTE, _APOSTROPHE = 46, 39
 
 @dataclass(frozen=True)
 class _Stems:
-    """Words of a segment in lower case, without the full stop that `stop` says they have."""
+    """Words of a segment in lower case, without their full stop; `stop` says which words had one."""
 
     words: WordCounts
     data: Bytes
@@ -58,7 +58,7 @@ class _Stems:
 
 @dataclass
 class _Totals:
-    """Counts over the whole corpus: tokens, those with a full stop at the end, beside a word or alone, and numbers."""
+    """Counts of tokens: all, with a final full stop, words with one, these at line ends, bare full stops, numbers."""
 
     tokens: int = 0
     stops: int = 0
@@ -69,10 +69,10 @@ class _Totals:
 
 
 def learn(segments: Sequence[Segment], groups: int) -> dict[str, Any]:
-    """Learn from the segments' streams, and keep MARKS and PAIRS beside each for `Splitter`.
+    """Learn from the segments' streams, and store MARKS and PAIRS with each for `Splitter`.
 
-    Returns `abbreviations` without their full stop and how often each occurs with it, most frequent first, and
-    `enabled`: false for text in which most full stops stand alone, as it is tokenised already.
+    Returns `abbreviations` (without their full stop, and how often each occurs with it, most frequent first) and
+    `enabled`: False if most full stops of the text stand alone, because it is already tokenised.
     """
     totals = _Totals()
     for segment in segments:
@@ -127,7 +127,7 @@ def _abbreviations(
 def _abbreviation_scores(
     stopped: Indices, bare: Indices, letters: Indices, periods: Indices, totals: _Totals
 ) -> npt.NDArray[np.float64]:
-    """Return Punkt's scores of types from their counts with and without a full stop, and their characters."""
+    """Return Punkt's scores of types from their counts with and without a full stop, lengths and periods."""
     share = max(totals.stops, 1) / max(totals.tokens, 2)
     apart = stopped * np.log(share) + bare * np.log1p(-share)
     together = stopped * np.log(0.99) + bare * np.log(0.01)
@@ -137,7 +137,7 @@ def _abbreviation_scores(
 
 
 def _observe_segment(segment: Segment, abbreviations: StringTable, totals: _Totals) -> None:
-    """Keep what follows the segment's full stops, given the abbreviations; add its numbers to `totals`."""
+    """Store what follows the segment's full stops, given the abbreviations; add its count of numbers to `totals`."""
     stems = _Stems.of(segment)
     letters = _marks_of_letters(stems)
     totals.numbers += int(stems.words.counts[letters & _NUMBER != 0].sum())
@@ -158,7 +158,7 @@ def _observe_segment(segment: Segment, abbreviations: StringTable, totals: _Tota
 
 
 def _mark(segments: Sequence[Segment], groups: int, totals: _Totals, initials: dict[str, int]) -> None:
-    """Add to each segment's MARKS what was learned about its words, and keep its PAIRS."""
+    """Add what was learned about a segment's words to its MARKS, and store its PAIRS, for every segment."""
     pairs: list[list[Indices]] = [[] for _ in segments]
     for group in range(groups):
         table = StringTable(_expected(segments, groups))
@@ -233,7 +233,7 @@ _MARKED.intern(*packed([token.encode() for token in (*sorted(CLOSING_TOKENS), *"
 
 
 def _expected(segments: Sequence[Segment], groups: int) -> int:
-    """Return how many words a group has at least, about."""
+    """Return a rough lower bound of the number of words in a group."""
     return max(segment.size for segment in segments) // (2 * groups)
 
 
@@ -247,9 +247,9 @@ def _marks_of_letters(stems: _Stems) -> Marks:
 def _global_keys(
     segment: Segment, words: WordCounts, numbers: Indices, ids: Ids, number: int
 ) -> tuple[Indices, Indices]:
-    """Return which of the segment's keys end in one of the words `numbers`, and these keys by code point and id.
+    """Return which of the segment's keys end in one of the words `numbers`, and these keys as (code point, id).
 
-    `number` is the id of any number, or -1.
+    `number` is the id that stands for all numbers in figures, or -1 if it is not in this group.
     """
     keys = segment.load(_KEYS)
     before, after = keys >> 32, keys & 0xFFFFFFFF
@@ -264,7 +264,7 @@ def _global_keys(
 
 
 def _learned_marks(seen: Indices, counts: Indices) -> Marks:
-    """Return the marks that follow from the contexts in which a type was seen, and its count.
+    """Return the marks of types that follow from the contexts in which they were `seen` and from their `counts`.
 
     See `_ortho_heuristic` and `_is_rare_abbrev_type` in NLTK.
     """
@@ -297,7 +297,7 @@ def _collocated(
 
 
 def _log_likelihood(first: Indices | int, second: Indices, both: Indices, total: int) -> npt.NDArray[np.float64]:
-    """Return Dunning's log-likelihood that two types, with counts `first` and `second`, occur together by chance."""
+    """Return Dunning's log-likelihood ratio: large if two types with these counts do not meet just by chance."""
     rest, other = np.maximum(second - both, 0), np.maximum(total - first, 1)
     p, p1, p2 = second / total, both / np.maximum(first, 1), np.minimum(rest / other, 1.0)
 
@@ -359,7 +359,7 @@ def _mark_letters(data: Bytes, starts: Indices, stops: Indices, stop: Any) -> Ma
 
 @compiled
 def _after_hyphens(data: Bytes, starts: Indices, stops: Indices) -> Indices:
-    """Return where the part of each string after its last hyphen begins; int64 (strings,)."""
+    """Return where the part after the last hyphen of each string begins; int64 (strings,)."""
     out = stops.copy()
     for n in range(len(out)):
         while out[n] > starts[n] and data[out[n] - 1] != 45:
@@ -369,13 +369,13 @@ def _after_hyphens(data: Bytes, starts: Indices, stops: Indices) -> Indices:
 
 @compiled
 def _key(word: Any, following: Any, after: Any) -> np.int64:
-    """Return the key of an initial and the next word, 0 if that is any number in figures."""
+    """Return the key of an initial and the next word; every number in figures counts as word 0."""
     return np.int64(word) << 32 | (np.int64(0) if after & _NUMBER else np.int64(following))
 
 
 @compiled
 def _observe(stream: Ids, marks: Marks, seen: Bytes, keys: Indices) -> int:
-    """Record the contexts after each word with a full stop, and keys of possible collocations; return their number."""
+    """Record the contexts after words with a full stop; write keys of possible collocations and return their number."""
     size = 0
     for n in range(len(stream) - 1):
         if stream[n] >= 0 or stream[n + 1] == 0:
@@ -396,9 +396,9 @@ def _observe(stream: Ids, marks: Marks, seen: Bytes, keys: Indices) -> int:
 def _is_break(word: Any, mark: Any, after: Any, upper: Any, following: Any, pairs: Indices) -> bool:
     """Return whether a full stop inside a line becomes a token; see `_second_pass_annotation` in NLTK.
 
-    `mark` and `after` are the marks of its word and of the next one, `upper` is 1 if that one begins with a capital. An
-    abbreviation keeps its full stop wherever it stands inside a line: NLTK also looks for sentences that begin after
-    it, which parts `dr.` from every name that often begins a sentence.
+    `mark` and `after` are the marks of its word and of the next word; `upper` is 1 if the next begins with a capital.
+    An abbreviation always keeps its full stop inside a line. NLTK also looks for sentences that begin after one, and
+    so separates `dr.` from every name that often begins a sentence.
     """
     if mark & _ABBREVIATED:
         return False
@@ -429,7 +429,7 @@ def _split(
     """Write the stream with full stops split off, and return its length.
 
     Word w with its full stop split off is parts[bounds[w]:bounds[w + 1]]. The full stop that ends a line is always
-    split off; the others only if `enabled`.
+    split off; other full stops only if `enabled`.
     """
     size = 0
     for n in range(len(stream)):

@@ -27,11 +27,11 @@ def text_of(line: bytes, column: str) -> str:
 def check_first_line(file: SourceFile, column: str, longest: int) -> None:
     """Raise CorpusError unless the first line of the file that is not blank has a text under `column`.
 
-    Several processes read parts of a file at once, and any part could be the first to fail: a key that no line has is
-    an error of line 1.
+    Several processes read parts of a file at once, and any of them could be the first to fail. With this check, a key
+    that no line has is always reported for the first line.
     """
     number, line = 0, b"\n"
-    with open_source(file) as lines, suppress(*DAMAGE):  # which is reported where the file is read
+    with open_source(file) as lines, suppress(*DAMAGE):  # damage is reported where the file is read
         while line and not line.strip():
             number, line = number + 1, lines.readline(longest + 1)
     if 0 < len(line) <= longest and line.strip():
@@ -42,7 +42,7 @@ def check_first_line(file: SourceFile, column: str, longest: int) -> None:
 
 
 def _keys(row: dict[str, object]) -> str:
-    """Return which keys hold text, or else which keys there are."""
+    """Return text that names the keys that hold text or, if none does, all keys."""
     texts = [key for key, value in row.items() if isinstance(value, str)]
     shown = ", ".join(repr(printable(key)) for key in (texts or list(row))[:MAX_KEYS])
     return f"it has text in {shown}" if texts else f"its keys are {shown}" if row else "it has no keys"

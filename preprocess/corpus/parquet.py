@@ -25,7 +25,7 @@ def row_group_splits(file: SourceFile, limit: int | None) -> Iterator[InputSplit
 
 
 def column_texts(split: InputSplit, column: str) -> Iterator[str]:
-    """Yield the texts in a column of a split; CorpusError if the column is missing, holds no text or is damaged."""
+    """Yield the texts in a column of a split; CorpusError if the column is missing, not text or damaged."""
     with _open(split.path, split.label) as parquet:
         names = parquet.schema_arrow.names
         if column not in names:

@@ -51,7 +51,7 @@ def read_batches(split: InputSplit, column: str, longest: int) -> Iterator[LineB
 
 
 def text_error(split: InputSplit, batch: LineBatch, reason: str) -> CorpusError:
-    """Return an error that names the batch's first line of invalid text, or gives `reason` if every line is valid."""
+    """Return an error that names the batch's first invalid line, or gives `reason` if every line is valid."""
     for n, (start, stop) in enumerate(zip(batch.starts, batch.stops, strict=True), batch.first_item):
         line = batch.text[start:stop]
         try:

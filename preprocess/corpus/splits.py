@@ -66,7 +66,7 @@ class SourceFile:
 
 
 def identity(path: Path, label: str) -> tuple[str, int, int]:
-    """Return a file's path, size and modification time in ns, equal while it is unchanged; CorpusError without one."""
+    """Return a file's path, size and modification time in ns, to detect changes; CorpusError if it cannot be read."""
     try:
         found = path.stat()
     except OSError as error:
@@ -150,7 +150,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _read(source: Any, label: str, line: int, buffer: bytes) -> bytes:
-    """Read about READ_BYTES, less only at the end; an error of damage names the last whole line before it.
+    """Read about READ_BYTES, less only at the end; CorpusError for damage names the last whole line before it.
 
     `line` is the number of the first line of `buffer`. The source is read piece by piece, because one long read would
     lose what precedes the damage.

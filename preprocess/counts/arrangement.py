@@ -14,23 +14,23 @@ from glovewire.common.array_types import Ids, Indices
 from glovewire.common.storage.dataset import MAX_PARTITIONS
 
 WORK_POWER = 0.7
-"""A word that occurs n times has about n to this power entries."""
+"""The number of entries of a word that occurs n times is about proportional to n to this power."""
 COMMON = 64
-"""Words that occur at least this often are common: most strips need their rows, wherever they are."""
+"""Words that occur at least this often are common: most strips need their rows, in whichever partition."""
 MOST_ROWS = 65_536
-"""Rows of a partition, which a worker holds in memory while it trains a strip."""
+"""Maximum rows of a partition, which a worker holds in memory while it trains a strip."""
 FEWEST_PARTITIONS, USUALLY_MOST_PARTITIONS = 6, 16
 TOKENS = 9_000_000
-"""For each of so many tokens a partition, within these limits: more keep more workers busy, but move more rows."""
+"""Tokens per partition, within these limits: more partitions keep more workers busy, but move more rows."""
 RARE_PARTITIONS = 4
-"""Partitions that are added where words have to be spread because of MOST_ROWS."""
+"""Partitions added to the smallest number that MOST_ROWS allows."""
 
 
 def arrange(counts: Indices, partitions: int, seed: int) -> tuple[tuple[int, ...], Ids]:
     """Return the bounds of the partitions, and the permutation: the word of each row.
 
-    `counts` are the frequencies of the words. There are `partitions` partitions, and more of them where one would have
-    more than MOST_ROWS rows.
+    `counts` are the frequencies of the words. There are `partitions` partitions, or more if one would otherwise exceed
+    MOST_ROWS rows.
     """
     draw = np.random.default_rng(seed)
     rows = np.argsort(-counts, kind="stable").astype(np.int32)
@@ -54,7 +54,7 @@ def arrange(counts: Indices, partitions: int, seed: int) -> tuple[tuple[int, ...
 
 
 def default_partitions(counts: Indices) -> int:
-    """Return the number of partitions for words of these frequencies, before any is found to have too many rows."""
+    """Return the number of partitions to request for words of these frequencies; `arrange` may need to add some."""
     by_tokens = min(max(int(counts.sum()) // TOKENS, FEWEST_PARTITIONS), USUALLY_MOST_PARTITIONS)
     by_rows = -(-len(counts) // MOST_ROWS) + RARE_PARTITIONS
     return min(max(by_tokens, by_rows), len(counts), MAX_PARTITIONS)

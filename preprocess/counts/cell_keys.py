@@ -47,7 +47,7 @@ class CellKeys:
 
     @cached_property
     def word_keys(self) -> Keys:
-        """Return per word: its row, bits of a key as the row's word, and as the column's word; uint64 (words, 3)."""
+        """Return per word its row, its key bits as the row's word, and those as the column's; uint64 (words, 3)."""
         partition_bits, _, tile_bits, row_bits, column_bits = self._bits
         layout, bounds = self.layout, np.array(self.layout.bounds)
         row = np.empty(layout.rows, np.int64)
@@ -91,14 +91,14 @@ class CellKeys:
         return first[a, b] + stripe * tile_rows[a] + tile, np.diff(starts, append=len(keys))
 
     def on_diagonal(self, keys: Keys, entries: Entries) -> npt.NDArray[np.bool_]:
-        """Return which cells, whose entries are given too, are on the diagonal of the matrix; bool (cells,)."""
+        """Return which of the cells with these keys and entries are on the diagonal of the matrix; bool (cells,)."""
         block = (keys >> np.uint64(self.bits - 2 * self._bits[0])).astype(np.int64)
         same = block >> self._bits[0] == block & (1 << self._bits[0]) - 1
         return np.asarray(same & (entries["i"] == entries["j"]))
 
 
 def _width(values: int) -> int:
-    """Return the number of bits that numbers below `values` need."""
+    """Return the number of bits needed for numbers below `values`."""
     return int(values - 1).bit_length()
 
 

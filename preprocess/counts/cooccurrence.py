@@ -164,7 +164,7 @@ def _count_pairs(
             record = (key << np.uint64(_DISTANCE_BITS)) | np.uint64(d)
             records[count] = record
             count += 1
-            if symmetric and here == there:  # both directions count for the same cell of the diagonal
+            if symmetric and here == there:  # both directions count towards the same cell, on the diagonal
                 records[count] = record
                 count += 1
         ring[kept & (_RING - 1)] = here

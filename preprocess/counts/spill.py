@@ -30,7 +30,7 @@ def save(path: Path, array: Array) -> None:
 
 
 def write_raw(stream: IO[bytes], array: Array) -> None:
-    """Write an array's bytes; unlike numpy's own methods, raise an OSError that says so when the disk is full."""
+    """Write an array's bytes; unlike numpy's own methods, raise an OSError that says so if the disk is full."""
     stream.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
 
 

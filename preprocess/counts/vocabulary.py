@@ -96,7 +96,7 @@ def _count_group(
 
 
 def _most_frequent(counts: Indices, first: Indices, size: int, min_count: int) -> Indices:
-    """Return the words of the vocabulary, and after them the most frequent others, in the order of frequency."""
+    """Return the words of the vocabulary, then the most frequent other words, in descending order of frequency."""
     size = min(size, int(np.count_nonzero(counts >= min_count))) + _LEFT_OUT
     enough = np.arange(len(counts))
     if len(enough) > size:  # most words are rare: drop them before sorting

@@ -55,7 +55,7 @@ class Pool:
         self._workers: list[_WorkerProcess] = []
 
     def __enter__(self) -> Pool:
-        release_code("libllvmlite")  # 47 MB that --memory has no room for
+        release_code("libllvmlite")  # 47 MB that the budget of --memory does not include
         try:
             for _ in range(self._processes):
                 self._workers.append(self._start())
@@ -79,7 +79,7 @@ class Pool:
             yield from self._results()
 
     def finish(self) -> Iterator[Any]:
-        """Finish every job; yield as each of them has."""
+        """Finish every job; yield once for each that has finished."""
         for worker in self._workers:
             self._send(worker, ("finish", None))
         while any(worker.busy for worker in self._workers):
@@ -141,7 +141,7 @@ def _serve(connection: Connection, inherited: list[Connection], make_job: Callab
     keep_freed_memory(64 << 20)
     for other in inherited:
         other.close()
-    job = cache(make_job)  # the first task makes it, and reports a fault of making it
+    job = cache(make_job)  # made by the first task, which reports a failure to make it
 
     def work(kind: str, task: Any) -> Any:
         return job().finish() if kind == "finish" else job().do(task)

@@ -28,11 +28,11 @@ class JobActor:
         self._job: Callable[[], Job] = cache(cloudpickle.loads(make_job))  # see `pool._serve`
 
     def do(self, task: Any) -> tuple[str, Any]:
-        """Process a task; return as `run_task` does."""
+        """Process a task; return what `run_task` returns."""
         return run_task(lambda: self._job().do(task))
 
     def finish(self) -> tuple[str, Any]:
-        """Complete the work; return as `run_task` does."""
+        """Complete the work; return what `run_task` returns."""
         return run_task(lambda: self._job().finish())
 
 
@@ -72,7 +72,7 @@ class RayPool:
                 yield value
 
     def finish(self) -> Iterator[Any]:
-        """Finish every job; yield as each of them has."""
+        """Finish every job; yield once for each that has finished."""
         running = {actor.finish.remote(): actor for actor in self._actors}
         while running:
             for reference, value in self._results(running):

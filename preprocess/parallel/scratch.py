@@ -75,8 +75,8 @@ def locked(out: Path) -> Iterator[Path]:
 def open_scratch(out: Path, job: dict[str, Any], *, resume: bool) -> Iterator[ScratchFolder]:
     """Open and lock the scratch folder of the dataset `out`; empty it unless `resume` is set and it records `job`.
 
-    It and the downloaded text are removed when the block succeeds. After an interruption or the death of a process they
-    are kept, as after any fault if `resume` is set; without it, other faults discard them. Raises as `locked` does.
+    It and the downloaded text are removed when the block succeeds, and kept after an interruption or the death of a
+    process. Other faults discard them unless `resume` is set. Raises as `locked` does.
     """
     with locked(out) as folder:
         try:
@@ -95,7 +95,7 @@ def _begin(folder: Path, job: str, *, resume: bool) -> None:
     """Empty the folder unless `resume` is set and it records `job`."""
     record = folder / _RECORD
     if not (resume and record.exists() and record.read_text(encoding="utf-8") == job):
-        record.unlink(missing_ok=True)  # first: nothing continues from part of the rest
+        record.unlink(missing_ok=True)  # first, so that no run continues from incomplete files
         for path in folder.iterdir():
             if path.name != _LOCK:
                 path.unlink()

@@ -159,7 +159,7 @@ def _split_pieces(
 def split_ascii(data: Bytes, bounds: Indices, *, at_end: bool, glued: bool) -> tuple[Indices, Indices, Indices]:
     """Tokenise the pieces data[bounds[n]:bounds[n + 1]]; with `at_end`, split off the full stop that ends a line.
 
-    With `glued`, the word before that full stop keeps it.
+    With `glued`, a word keeps that full stop instead.
     Returns where tokens start and stop, int64 (tokens,) twice, and the number of tokens of each piece, int64
     (pieces,): -1 where NLTK must decide.
     """

@@ -78,7 +78,7 @@ class _Memo:
 
 
 class _WordLists:
-    """Lists of words, stored end to end in one array; the first `count` are kept, others may be overwritten."""
+    """Lists of words, stored end to end in one array; the first `count` are kept, the rest may be overwritten."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -101,7 +101,7 @@ class Encoder:
     """Tokenises batches of lines into word numbers, and counts words since the last `take_counts`.
 
     With `stops` (for `punkt`), words keep a full stop at the end of a line, and the stream marks every word that has
-    one. `zero` writes digits as 0; `lowercase` is for all scripts.
+    one. `zero` writes the digits 0 to 9 as 0; `lowercase` applies to all scripts.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ def _any_case(word: str) -> list[str]:
 
 
 def _glued(tokenize: Callable[[str], list[str]]) -> Callable[[str], list[str]]:
-    """Return `tokenize` without the split of a word and the full stop that ends its line."""
+    """Return a variant of `tokenize` that leaves the full stop that ends a line on its word."""
 
     def glued(text: str) -> list[str]:
         tokens = tokenize(text)

@@ -11,7 +11,7 @@ from .ascii_tokens import CLOSING_BYTES
 
 # Codes of a string: not tokenised yet, being tokenised, and the first of the codes that stand for a list of words.
 UNKNOWN, PENDING, LIST = -1, -2, -3
-# Codes of a line's beginning or end before it is tokenised: nothing there, an end, a whole line, a beginning.
+# Codes of a line's beginning or end before it is tokenised: none, an end, a whole line, a beginning.
 NONE, LAST, LINE, FIRST = -1, -2, -3, -4
 # Flags of a piece: only closing marks; holds white space; begins with a quotation mark.
 CLOSING, SPACE, QUOTE = 1, 2, 4
@@ -20,7 +20,7 @@ CLOSING, SPACE, QUOTE = 1, 2, 4
 BEGIN, MIDDLE, UNSURE, STOP = range(4)
 AFTER_SHIFT, WORD = 8, 1 << 10
 FINALS_SHIFT = 16
-"""Above it, a row's traits count how often a word with a full stop ended a line."""
+"""The bits of a row's traits from this one up count how often a word with a full stop ended a line."""
 _BLANK, _FULL_STOP = 32, 46
 _UPPER = np.array([chr(n).isupper() for n in range(0x800)])
 
@@ -250,7 +250,7 @@ def emit(
 
 @compiled
 def word_traits(data: Bytes, bounds: Indices, out: Indices) -> None:
-    """Write what each string says as a word: WORD, and the context of the next word above AFTER_SHIFT."""
+    """Write the traits of each string as a word: WORD, and from bit AFTER_SHIFT up the context of the next word."""
     for n in range(len(out)):
         start, stop = bounds[n], bounds[n + 1]
         last = data[stop - 1] if stop > start else np.uint8(0)

@@ -4,7 +4,7 @@ NLTK's tokeniser is a chain of regular expressions over the whole line, but almo
 line can be split at blanks and each piece tokenised once, unless the piece stands at the end of the line (where a full
 stop is split off) or at its beginning with a quotation mark. `encoder` splits lines and memoises pieces; this module
 tokenises a piece by its place in the line. Pieces without quotation marks and the like are split by one equivalent
-expression, the others by NLTK itself, many at a time. No I/O.
+expression, other pieces by NLTK itself, many at a time. No I/O.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CLOSING_TOKENS = frozenset((*"])}>'»”’", "''"))
 _SENTINEL = "\uf8ff"
 _CONTRACTED = f"(?i:{'|'.join(CONTRACTIONS)})"
 # Pieces for NLTK itself: white space, quotation marks other than ", runs of marks, contractions. NLTK uses the engine
-# `regex`, this module `re`; what they may treat differently (digits of other scripts) goes to NLTK, too.
+# `regex`, this module `re`; what they may treat differently (digits of other scripts) also goes to NLTK.
 _HARD = re.compile(rf"[\s'`«“‘„»”’{_SENTINEL}]|--|\.\.|[:,][:,\x80-\U0010ffff]|{_CONTRACTED}")
 _ALONE = r";@#$%&?!*()\[\]{}<>\u2012-\u2015"
 _SIMPLE = re.compile(rf"[{_ALONE}]|[:,](?![0-9])|``|''|(?:[^{_ALONE}:,'` ]|[:,](?=[0-9]))+")
@@ -56,7 +56,7 @@ class NltkTokenizer:
         return NLTKWordTokenizer()
 
     def inside(self, pieces: list[str]) -> list[list[str]]:
-        """Return the tokens of each piece; pieces hold no blank, and in the line a blank precedes and text follows."""
+        """Return the tokens of pieces without blanks that, in their line, follow a blank and precede more text."""
         found = [_tokenize_simple(piece) for piece in pieces]
         hard = [n for n, tokens in enumerate(found) if tokens is None]
         for at in range(0, len(hard), _PIECES_PER_CALL):

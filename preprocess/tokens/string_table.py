@@ -53,7 +53,7 @@ def _intern(
 ) -> tuple[int, int]:
     """Number the strings from index `done` on; return (next index, table's size), early if an array is full.
 
-    Without `adding`, an unknown string gets -1. One loop without calls, because it is the hottest of the package.
+    Without `adding`, an unknown string gets -1. This is the hottest loop of the package, so it makes no calls.
     """
     mask = len(slots) - 1
     for n in range(done, len(starts)):
@@ -156,7 +156,7 @@ def _are_alphanumeric(arena: Bytes, offsets: Indices, ids: Indices) -> npt.NDArr
 
 
 class StringTable:
-    """Distinct byte strings, numbered 0, 1, 2 ... in order of first appearance; `expected` strings at first."""
+    """Distinct byte strings, numbered 0, 1, 2 ... in order of first appearance; sized for `expected` strings."""
 
     def __init__(self, expected: int = 0) -> None:
         self.count = 0
@@ -177,7 +177,7 @@ class StringTable:
     def intern_group(
         self, data: Bytes, starts: Indices, stops: Indices, group: int, groups: int
     ) -> tuple[npt.NDArray[np.bool_], Ids]:
-        """Intern those of the strings that a hash assigns to group `group` of `groups`.
+        """Intern the strings whose hash assigns them to group `group` of `groups`.
 
         Returns which these are, bool (len(starts),), and their numbers.
         """
@@ -242,7 +242,7 @@ def padded(data: Bytes, stops: Indices) -> Bytes:
 
 
 def _eights(data: Bytes) -> Eights:
-    """Return an unaligned view of `data`, whose element n is data[n:n + 8] as one number."""
+    """Return an unaligned view of `data` in which element n is data[n:n + 8] as one number."""
     return np.ndarray((max(0, len(data) - _INLINE + 1),), "<u8", data, strides=(1,))
 
 

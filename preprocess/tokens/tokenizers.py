@@ -75,7 +75,7 @@ Tokenizer = NltkTokenizer | WhitespaceTokenizer
 
 
 def make_tokenizer(name: str) -> Tokenizer:
-    """Return the tokeniser `nltk`, `whitespace`, `regex:PATTERN` or `bpe:FILE`; UsageError if there is none."""
+    """Return the tokeniser `nltk`, `whitespace`, `regex:PATTERN` or `bpe:FILE`; UsageError for any other name."""
     kind, _, rest = name.partition(":")
     if name == "nltk":
         return NltkTokenizer()
