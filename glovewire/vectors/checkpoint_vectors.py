@@ -1,4 +1,4 @@
-"""Read the vectors of a checkpoint, which holds table rows and no words: those are in the dataset it was trained on."""
+"""Read the vectors of a checkpoint. It holds table rows but no words; the words come from the training dataset."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ _BETWEEN = ".shard-"
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether `path` is a folder of a run's checkpoints, of any shard."""
+    """Return whether `path` is a checkpoint's folder, of any shard, in a run."""
     return path.parent.name == runs.CHECKPOINTS and _BETWEEN in path.name and os.path.isdir(path)
 
 
@@ -36,9 +36,9 @@ def newest_checkpoint(run: Path) -> Path:
 
 
 def read_checkpoint(path: Path, dataset: Path | None = None) -> Vectors:
-    """Return the vectors of the checkpoint of which `path` is the part of one shard, after the run's post-processing.
+    """Return the vectors of a checkpoint, after the run's post-processing; `path` is the part of any one shard.
 
-    Character n-grams are fitted only at the end of a run: a checkpoint has none. `dataset` defaults to that of the
+    Character n-grams are fitted only at the end of a run, so a checkpoint has none. `dataset` defaults to that of the
     run's `config.toml`. Raises ArtifactError for a damaged checkpoint or another dataset.
     """
     path = path.resolve()

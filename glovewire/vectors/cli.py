@@ -206,7 +206,7 @@ def _split_places(places: tuple[Path, ...], similarity: tuple[Path, ...]) -> tup
 
 
 def _unknown_word(vectors: UnitVectors, words: list[str]) -> UnknownWord:
-    """Return the error that names words which are not known and cannot be composed, with a suggestion for each."""
+    """Return the error for words that are neither known nor can be composed, with a suggestion for each."""
 
     def told(word: str) -> str:
         like = [known for known in vectors.words if abs(len(known) - len(word)) <= 2]

@@ -42,8 +42,8 @@ def score(
 
     `vectors` has shape (words, dim), row i for `words[i]`; `centre` subtracts their mean. The result has the keys
     `similarity` ({file: result of `similarity()`}) and `analogies` (result of `analogies()`) if such files were given.
-    With `subwords`, each of these has `unseen`: the same result with the sets' unseen words among the vocabulary, by
-    the vectors that their n-grams compose. Raises MalformedFile for a file that is not a test set.
+    With `subwords`, each result also has `unseen`: the result when the sets' unseen words join the vocabulary, with
+    vectors composed of their n-grams. Raises MalformedFile for a file that is not a test set.
     """
     pairs = {str(path): read_pairs(path) for path in similarity_files}
     sections = read_questions(analogy_file) if analogy_file else None
@@ -72,7 +72,7 @@ def _score(
 
 
 def _with_unseen(unit: UnitVectors, words: Iterable[str]) -> UnitVectors:
-    """Return `unit` with those of `words` that it can only compose as known words."""
+    """Return `unit` extended by those of `words` that it does not know but can compose."""
     found = {word: unit.look_up(word) for word in dict.fromkeys(words)}
     rows = {word: each.vector for word, each in found.items() if each is not None and each.row is None}
     return UnitVectors([*unit.words, *rows], np.vstack([unit.rows, *rows.values()]))
@@ -134,8 +134,8 @@ def answer_analogies(
 ) -> npt.NDArray[np.intp]:
     """Return the row with the largest cosine to b - a + c for each question, rows (a, b, c) of shape (questions, 3).
 
-    The rows `without`, shape (questions, n), are no answers to their question: by default its own three.
-    Few distinct words occur in all questions: the cosines of each to the vocabulary are computed once, and a question
+    The rows `without`, shape (questions, n), are never the answer to their question; default: its own three words.
+    Questions share few distinct words, so the cosines of each word to the vocabulary are computed once, and a question
     adds three rows of cosines. This takes a tenth of the arithmetic of one product per question. Memory is bounded.
     """
     without = questions if without is None else without
@@ -207,7 +207,7 @@ def word_analogies(
     """Return the accuracy on analogy questions, and the questions by section: see KeyedVectors."""
     rows = _rows_by_name(wv, restrict_vocab, case_insensitive)
     names = [_name(word, case_insensitive) for word in wv.index_to_key[:restrict_vocab]]
-    same = np.array([rows[name] for name in names], dtype=np.intp)  # the first row of a word's other spellings
+    same = np.array([rows[name] for name in names], dtype=np.intp)  # the first row that spells the same word
     sections = read_questions(path)
     questions = [tuple(_name(w, case_insensitive) for w in q) for each in sections for q in each.questions]
     known = [place for place, question in enumerate(questions) if all(word in rows for word in question)]

@@ -40,7 +40,7 @@ STREAM_FORMATS = {
     "fasttext-bin": write_fasttext,
 }
 SEEKING_FORMATS = ("npz", "fasttext-bin")
-"""Formats that are not written from beginning to end."""
+"""Formats whose writers seek in the file instead of writing it from beginning to end."""
 VECTOR_FORMATS = (*STREAM_FORMATS, "projector", "run")
 DATASET_FORMATS = ("npz", "stanford")
 STDOUT = Path("-")
@@ -141,7 +141,7 @@ def _export_dataset(path: Path, form: str, out: Path, *, centre: bool, seed: int
     return {"kind": datasets.KIND, "words": len(opened.words), "entries": opened.total_entries}
 
 
-# ---- where it goes
+# ---- destinations
 
 
 def _without_compression(out: Path) -> Path:

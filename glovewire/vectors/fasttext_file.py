@@ -108,8 +108,8 @@ def _add_ngrams(own: Rows, encoded: Sequence[bytes], subwords: Subwords) -> None
 def read_fasttext(path: Path) -> Vectors:
     """Read a skip-gram or CBOW model of fastText, with every vector in memory; `subwords` is None if it has no n-grams.
 
-    Bytes of a word that are not UTF-8 become `\\xNN`. Raises MalformedFile for a file that is none, is cut off, holds
-    NaN or infinity, or is a classifier or a quantised model.
+    Bytes of a word that are not UTF-8 become `\\xNN`. Raises MalformedFile for a file that is not a model, is cut off,
+    holds NaN or infinity, or is a classifier or a quantised model.
     """
     try:
         with path.open("rb") as stream:
@@ -127,7 +127,7 @@ def parse_fasttext(data: mmap.mmap | bytes, path: Path) -> Vectors:
 
 
 class _Reader:
-    """Reads one model from the bytes of its file. ValueError and struct.error say that they are no model."""
+    """Reads one model from the bytes of its file; raises ValueError or struct.error if they are not a model."""
 
     def __init__(self, path: Path, data: mmap.mmap | bytes) -> None:
         self._path, self._data, self._at = path, data, 0

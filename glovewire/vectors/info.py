@@ -29,7 +29,7 @@ def describe(path: Path, *, verify: bool = True) -> dict[str, Any]:
     """Return a description of the artifact in `path`; its items are in the order in which they are shown.
 
     With `verify`, compares every checksum and sets `verified`. Raises ArtifactError if the artifact is missing or
-    damaged, or if `path` is no artifact.
+    damaged, or if `path` is not an artifact.
     """
     with local(path, verify=verify) as place:
         described = _describe(place, verify=verify)
@@ -167,7 +167,7 @@ def _other(path: Path, kind: str, *, verify: bool) -> dict[str, Any]:
 
 
 def _require_counts(path: Path, facts: Mapping[str, Any]) -> None:
-    """Raise ArtifactError if `tokens` or a fact `bytes_...` is not a whole number from 0."""
+    """Raise ArtifactError if `tokens` or a fact `bytes_...` is not a non-negative integer."""
     for name, value in facts.items():
         counts = name == "tokens" or name.startswith("bytes_")
         if counts and not (type(value) is int and 0 <= value < 1 << 63):

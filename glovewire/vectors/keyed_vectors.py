@@ -1,7 +1,7 @@
 """Look up, compare, search, score and save word vectors, with the names of gensim's KeyedVectors.
 
 Results agree with gensim's on the same vectors. Words with equal cosines are listed in the order of their rows, so that
-results are reproducible; a vector that is zero has the cosine 0 with every other.
+results are reproducible; a zero vector has the cosine 0 with every other.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from gensim.models import KeyedVectors as GensimVectors
 
 Key = str | int | npt.NDArray[np.floating[Any]]
-"""A word, its row, or a vector of one's own, shape (dim,)."""
+"""A word, its row, or any vector, shape (dim,)."""
 Weighted = Key | tuple[Key, float]
 _ROWS_AT_ONCE = 8192
 _SUGGESTED = 30_000
-"""Words among which an error looks for one that was meant; comparing all would take seconds."""
+"""Rows, from the first, among which an error looks for the intended word; comparing all would take seconds."""
 _RESTRICTED = 300_000
-"""Words among which gensim's evaluations search, most frequent first."""
+"""Rows, from the first, to which gensim's evaluations restrict the vocabulary by default."""
 
 
 class KeyedVectors:
@@ -175,8 +175,8 @@ class KeyedVectors:
     ) -> Rows:
         """Return the weighted mean of the vectors of `keys`, shape (vector_size,).
 
-        `pre_normalize` scales those of words to length 1 first, `post_normalize` the mean. Unknown words are left out,
-        or raise UnknownWord without `ignore_missing`.
+        `pre_normalize` first scales the vectors of words to length 1; `post_normalize` scales the mean. Unknown words
+        are left out or, without `ignore_missing`, raise UnknownWord.
 
         >>> getfixture("wv").get_mean_vector(["cat", "dog"]).round(2)
         array([0.92, 0.38], dtype=float32)
@@ -195,7 +195,7 @@ class KeyedVectors:
         return _unit(vector) if post_normalize else vector
 
     def get_normed_vectors(self) -> Rows:
-        """Return all vectors scaled to length 1, shape (words, vector_size); a vector that is zero stays zero."""
+        """Return all vectors scaled to length 1, shape (words, vector_size); a zero vector stays zero."""
         scaled: Rows = np.divide(
             self.vectors, self.norms[:, None], out=np.zeros_like(self.vectors), where=self.norms[:, None] > 0
         )
@@ -242,7 +242,7 @@ class KeyedVectors:
         return 1 - self.similarity(w1, w2)
 
     def n_similarity(self, ws1: Sequence[Key], ws2: Sequence[Key]) -> float:
-        """Return the cosine of the mean vectors of two sets of words, of which unknown ones are left out.
+        """Return the cosine of the mean vectors of two sets of words; unknown words are left out.
 
         >>> round(getfixture("wv").n_similarity(["cat", "dog"], ["car"]), 3)
         0.371
@@ -273,7 +273,7 @@ class KeyedVectors:
         return [self.index_to_key[row] for row in nearer if row != itself]
 
     def doesnt_match(self, words: Sequence[str]) -> str:
-        """Return the word that is farthest from the mean of all; unknown ones are left out.
+        """Return the word that is farthest from the mean of all `words`; unknown words are left out.
 
         >>> getfixture("wv").doesnt_match(["cat", "dog", "car"])
         'car'
@@ -295,9 +295,9 @@ class KeyedVectors:
     ) -> Any:
         """Return the `topn` words nearest to the mean of `positive` minus `negative`, as (word, cosine).
 
-        Each may be a word, a row, a vector, a pair of one and its weight (a float), or a list of these. Words that are
-        asked for are no answers. `restrict_vocab` searches only the first rows. With `topn=None`, the cosines to all
-        words are returned as an array.
+        Each may be a word, a row, a vector, a pair of one of these and its weight (a float), or a list of such items.
+        The given words are never returned. `restrict_vocab` searches only the first rows. With `topn=None`, returns an
+        array of the cosines to all words.
 
         >>> wv = getfixture("wv")
         >>> [(word, round(cosine, 3)) for word, cosine in wv.most_similar("cat", topn=1)]
@@ -437,9 +437,9 @@ def load(path: str | PathLike[str], dataset: str | PathLike[str] | None = None) 
     """Read the vectors of a run, of a checkpoint, or of a file of this or another program.
 
     Files: GloVe's text, word2vec's text and binary, fastText's models, npz and safetensors, plain or compressed (gzip,
-    bzip2, xz, zstd, or alone in a zip archive); their content decides, not their name. Words come in the order of the
-    file; those of a run the most frequent first. An unfinished run gives its newest checkpoint. A checkpoint needs its
-    `dataset` unless the run's `config.toml` names it. Raises ArtifactError and MalformedFile.
+    bzip2, xz, zstd, or alone in a zip archive); their content decides, not their name. Words keep the order of the
+    file; those of a run are sorted by descending frequency. An unfinished run gives its newest checkpoint. A checkpoint
+    needs its `dataset` unless the run's `config.toml` names it. Raises ArtifactError and MalformedFile.
 
     >>> path = getfixture("tmp_path") / "three.txt"
     >>> path.write_text("cat 3 1\\ndog 2 1\\ncar 0 1\\n")
@@ -464,7 +464,7 @@ def _unit(vector: Floats) -> Rows:
 
 
 def _listed(given: Weighted | Sequence[Weighted] | None) -> list[Weighted]:
-    """Return what `most_similar` takes as a list: one word, row or vector, with or without a weight, or several."""
+    """Return an argument of `most_similar` as a list; one word, row or vector, with or without a weight, or several."""
     if given is None:
         return []
     one = (

@@ -29,7 +29,7 @@ Triplets = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.fl
 def entries(dataset: Dataset) -> Iterator[Triplets]:
     """Yield the full matrix in pieces: row, column (in vocabulary order) and value, each of shape (n,).
 
-    Pieces follow the stored order; a mirrored entry is in the same piece as the stored entry; n is at most 2,097,152.
+    Pieces follow the stored order, and a mirrored entry is in the piece of its stored entry. n is at most 2,097,152.
     """
     layout = dataset.layout
     for a, b in layout.blocks:

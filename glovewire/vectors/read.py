@@ -64,7 +64,7 @@ def _read(path: Path, dataset: Path | None) -> Vectors:
         return read_checkpoint(path, dataset)
     if runs.is_run(path) and not (path / MANIFEST).exists():
         return read_checkpoint(newest_checkpoint(path), dataset)
-    if not os.path.isfile(path):  # False, too, where it may not be searched
+    if not os.path.isfile(path):  # also False if a folder above it may not be searched
         return runs.load_vectors(path)
     try:
         return _read_file(path)
@@ -161,7 +161,7 @@ def _read_safetensors(data: bytes, path: Path) -> Vectors:
         about = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     except safetensors.SafetensorError as error:
         raise MalformedFile(f"{path} is damaged: {error}") from error
-    except KeyError as error:  # a type of numbers that numpy does not have
+    except KeyError as error:  # a number type that numpy lacks
         raise MalformedFile(f"{path} holds {error.args[0]}: convert its tensors to float32") from error
     vectors = tensors.get("vectors", next(iter(tensors.values())) if len(tensors) == 1 else None)
     words = next((json.loads(about[name]) for name in _WORD_NAMES if name in about), None)

@@ -12,8 +12,8 @@ _LABELS = {
     "mean_norm": "mean norm of the vectors, as written",
     "mean_vector_norm": "mean norm at the end",
 }
-"""Labels of facts that their names do not explain. At the end, a norm is that of a vector of one side, before
-sides are summed, the spectrum is flattened and n-grams are added."""
+"""Labels of facts whose names need explanation. The norm at the end of training is of the vectors of one side, before
+the sides are summed, the spectrum is flattened and n-grams are added."""
 
 
 def quantity(value: object) -> str:
@@ -81,7 +81,7 @@ def scores(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _with_unseen(found: Mapping[str, Any] | None) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield the result on a test set and, if there is one, that with unseen words, and what each adds to the name."""
+    """Yield the result on a test set and, if known, the one with unseen words, each with a suffix for its name."""
     if found:
         yield found, ""
         if "unseen" in found:

@@ -1,4 +1,4 @@
-"""Fit n-grams to vectors that are trained already, and write both as a run: `glovewire subwords`."""
+"""Fit n-grams to vectors that are already trained, and write both as a run: `glovewire subwords`."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def add_subwords(path: Path, out: Path, factor: float | None = None) -> dict[str
     """Fit n-grams to the vectors at `path`, add them with weight `factor`, and write the run `out`.
 
     Without a factor, takes the default of the objective that the run was trained with, or of skip-gram. Returns plain
-    values. Raises UsageError if `path` has n-grams already: adding them twice would count them twice.
+    values. Raises UsageError if `path` already has n-grams, which would then be counted twice.
     """
     loaded = read_vectors(path)
     if loaded.subwords is not None:

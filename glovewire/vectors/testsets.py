@@ -33,8 +33,8 @@ class Section:
 def read_pairs(path: Path) -> tuple[Pair, ...]:
     """Return the pairs of `word word score` lines, separated by blanks, tabs or commas.
 
-    Skips empty lines, `#` comments and a line of column names at the beginning; of lines with commas or tabs, the first
-    three columns count, as in WordSim's own files. Raises MalformedFile for a file that cannot be read, has no pairs or
+    Skips empty lines, `#` comments and a line of column names at the beginning; of lines with commas or tabs, only the
+    first three columns count, as in WordSim's files. Raises MalformedFile if a file cannot be read, has no pairs or
     has a malformed line.
     """
     pairs = []
@@ -58,7 +58,7 @@ def _fields(line: str) -> list[str]:
 
 
 def _are_column_names(line: str, fields: list[str]) -> bool:
-    """Return whether the first line of a file names three columns: the last field is no number."""
+    """Return whether the first line of a file names three columns: the last field is not a number."""
     try:
         float(fields[-1])
     except (ValueError, IndexError):

@@ -2,7 +2,7 @@
 
 A text line is a word and its numbers, separated by blanks or tabs. word2vec's files begin with a line `words
 dimensions`; in the binary format each word is followed by a blank and little-endian float32. Numbers are read as gensim
-reads them, to the last bit. Of a word that comes twice, the first vector counts, as in gensim.
+reads them, to the last bit. If a word occurs twice, its first vector counts, as in gensim.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def read_words(stream: BinaryIO, path: Path) -> Vectors:
 
 
 def _is_text(ahead: bytes) -> bool:
-    """Return whether bytes look like text: few vectors in binary have neither control characters nor broken UTF-8."""
+    """Return whether bytes look like text: binary vectors nearly always have control characters or broken UTF-8."""
     if any(byte < 32 and byte not in _TEXT_CONTROLS for byte in ahead):
         return False
     try:
@@ -87,7 +87,7 @@ def _first_places(found: list[str], new: list[str]) -> list[int]:
 
 
 def _line_batches(stream: BinaryIO, ahead: bytes, path: Path) -> Iterator[list[bytes]]:
-    """Yield the lines of a stream that begins with `ahead` in batches, without those that are blank at its end."""
+    """Yield in batches the lines of a stream that begins with `ahead`, without blank lines at its end."""
     rest = ahead
     while piece := stream.read(_CHUNK_BYTES):
         rest += piece
@@ -102,7 +102,7 @@ def _line_batches(stream: BinaryIO, ahead: bytes, path: Path) -> Iterator[list[b
 
 
 def _parse(lines: list[bytes], dim: int, path: Path, before: int) -> tuple[list[str], Rows]:
-    """Return the words and numbers of lines that follow `before` others; `dim` is 0 while it is unknown."""
+    """Return the words and numbers of lines that follow `before` earlier lines; `dim` is 0 while unknown."""
     split = [line.partition(b" ") for line in lines]
     dim = dim or len(lines[0].split()) - 1
     numbers = [rest.rstrip() for _, _, rest in split]
@@ -110,7 +110,7 @@ def _parse(lines: list[bytes], dim: int, path: Path, before: int) -> tuple[list[
         try:
             words = [word.decode() for word, _, _ in split]
             table = np.fromstring(b" ".join(numbers), dtype=np.float32, sep=" ")
-        except ValueError:  # bytes that are not UTF-8, or a number that is none
+        except ValueError:  # bytes that are not UTF-8, or an invalid number
             pass
         else:
             if len(table) == dim * len(lines) and np.isfinite(table).all() and all(words):
