@@ -19,7 +19,7 @@ ROW: dict[str, Any] = {
 NULL_ROWS = 32
 """Rows that a null step pulls and pushes; the smallest allowed table."""
 MAX_ROWS, MAX_BYTES = 4_000_000, 8 << 30
-"""Limits of each table; there are two, one of them on a server with encrypted connections."""
+"""Limits of each of the two tables; one of them is on a server with encrypted connections."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class WireConfig(Config):
     seed: int = option(0, range=between(0, (1 << 64) - 1, "between 0 and 2^64 - 1"), help="Of the rows that are drawn.")
 
     def conflicts(self) -> list[str]:
-        """Return what does not go together."""
+        """Return a message for each combination of options that cannot work."""
         problems = []
         if not self.sizes or not all(1 <= size <= self.rows for size in self.sizes):
             problems.append(f"rows in a message must be between 1 and the table's {self.rows}")
@@ -75,7 +75,7 @@ class TrainBenchConfig(Config):
         return self.store == "local" and not self.beside
 
     def conflicts(self) -> list[str]:
-        """Return what does not go together."""
+        """Return a message for each combination of options that cannot work."""
         problems = self.options.conflicts_with_dataset()
         if self.store in self.beside:
             problems.append(f"store {self.store} cannot be compared with itself (--beside)")
@@ -140,7 +140,7 @@ class ScaleBenchConfig(Config):
     options: TrainingOptions
 
     def conflicts(self) -> list[str]:
-        """Return what does not go together."""
+        """Return a message for each combination of options that cannot work."""
         problems = self.options.conflicts_with_dataset()
         if self.corpus == "-":
             problems.append("standard input (-) cannot be read once for each size: name a file")

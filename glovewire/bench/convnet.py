@@ -99,4 +99,4 @@ def gradient_ms(batch: int) -> float:
 def _cpu_seconds() -> dict[int, float]:
     """Return the processor seconds so far of this process and its descendants, by process id."""
     found = {pid: cpu_seconds(pid) for pid in (os.getpid(), *descendants(os.getpid()))}
-    return {pid: total for pid, total in found.items() if total}  # without those that have just ended
+    return {pid: total for pid, total in found.items() if total}  # without processes that have just ended

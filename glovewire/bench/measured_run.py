@@ -43,7 +43,7 @@ class RunOutcome:
     ended: float
 
     def cpu_seconds(self, role: str) -> float:
-        """Return the processor seconds of a role during training, without starting and ending its processes."""
+        """Return the processor seconds of a role during training, without the start and end of its processes."""
         seconds = self.facts["seconds"] if self.facts else 0.0
         return sum(p.between(self.ended - seconds, self.ended) for p in self.processes if p.role == role)
 

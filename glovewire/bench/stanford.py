@@ -20,7 +20,7 @@ PEER_EXIT_S = 3600.0
 
 
 def program(folder: Path, name: str) -> Path:
-    """Return the path of a program of Stanford's; UsageError if it is not there."""
+    """Return the path of one of Stanford's programs; UsageError if it does not exist."""
     for place in (folder / "build" / name, folder / name):
         if place.is_file() and os.access(place, os.X_OK):
             return place.resolve()

@@ -78,7 +78,7 @@ def _train(config: TrainBenchConfig, store: str, folder: Path) -> Figures:
 def in_turns(
     repeats: int, trainings: Trainings, report: Callable[[str], None]
 ) -> tuple[list[dict[str, Figures]], float]:
-    """Run all trainings in turns; return each complete repeat's figures, and the share of trainings that succeeded.
+    """Run all trainings in turns; return the figures of each complete repeat, and the share of successful trainings.
 
     Raises ProcessDied if no repeat is complete.
     """

@@ -23,7 +23,7 @@ _RECORDS_AT_ONCE = 1 << 22
 
 
 def make_datasets(config: ScaleBenchConfig, scratch: Path, report: Callable[[str], None]) -> dict[int, Path]:
-    """Return the dataset of each vocabulary that the text has enough words for; `report` says what is left out.
+    """Return the dataset of each vocabulary that the text has enough words for; `report` gets what is left out.
 
     Makes those that the work folder (else `scratch`) lacks. Raises UsageError for a work folder of another text, and
     CorpusError if the text has fewer words than the smallest vocabulary.
@@ -51,7 +51,7 @@ def make_datasets(config: ScaleBenchConfig, scratch: Path, report: Callable[[str
 
 
 def _claim(config: ScaleBenchConfig, work: Path, full: Dataset | None) -> None:
-    """Write down in the work folder what its datasets are made of; UsageError if that is something else."""
+    """Record in the work folder what its datasets are made from; UsageError if it records a different source."""
     how = config.of_size(config.sizes[0], work)
     selection = Selection(how.lines, how.text_column, how.split, how.longest_line)
     source = find_corpus(how.corpus, selection).fingerprint() if full is None else full.checksum
@@ -65,7 +65,7 @@ def _claim(config: ScaleBenchConfig, work: Path, full: Dataset | None) -> None:
 
 
 def _of_dataset(config: ScaleBenchConfig, full: Dataset, size: int, out: Path, scratch: Path) -> PreprocessConfig:
-    """Write the matrix of the `size` most frequent words of a dataset; return how a dataset is made of it."""
+    """Write the matrix of the `size` most frequent words of a dataset; return options to make a dataset from it."""
     whole, part = scratch / "whole", scratch / f"most-frequent-{size}"
     if not whole.exists():
         export(full.path, "stanford", whole)

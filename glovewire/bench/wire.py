@@ -55,7 +55,7 @@ def bench(config: WireConfig, report: Callable[[str], None]) -> dict[str, Any]:
 def _measure(
     config: WireConfig, drivers: list[WireDriver], report: Callable[[str], None]
 ) -> tuple[dict[Case, CaseStatistics], dict[str, CaseStatistics]]:
-    """Measure all cases on the plain connection, and ranges with most messages in flight on the encrypted one."""
+    """Measure all cases on the plain connection; on the encrypted one, only ranges with the largest window."""
     cases = [
         Case(operation, place, size, window)
         for operation in ("pull", "push")
@@ -106,7 +106,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 def summary(result: dict[str, Any]) -> list[str]:
-    """Return, for each operation, the fastest plain case, its share left with encryption, and the shortest wait."""
+    """Return a line per operation with the fastest plain case, the fastest encrypted rate, and the shortest wait."""
     lines = ["in short, medians"]
     for operation in dict.fromkeys(one["operation"] for one in result["results"]):
         cases = [one for one in result["results"] if one["operation"] == operation]

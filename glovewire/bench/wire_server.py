@@ -31,7 +31,7 @@ def wire_server(
         client_keys = keys.load_client_keys(folder / "keys", Role.WORKER)
     dataset = _minimal_dataset(folder, rows)
     with Children(folder / "logs") as children:
-        children.patience_s = 0.0  # what the server would write at its end is not needed
+        children.patience_s = 0.0  # the results that the server would write are not needed
         how = ServerConfig(
             dataset=dataset.path,
             out=folder / "run",

@@ -1,6 +1,6 @@
 """Define `glovewire plan`: predict epoch time, bottleneck and number of servers for a cluster, without training.
 
-`model` has the simulation; this module supplies its parameters, from options and what `kernel_rate` measures.
+`model` contains the simulation; this module gets its parameters from the options and from `kernel_rate`.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def plan(given: Given[PlanConfig]) -> dict[str, Any]:
 
 
 def _tell(what: str) -> None:
-    """Say on stderr what is being done, because it may take several seconds."""
+    """Report on stderr what is being done, because it may take several seconds."""
     click.echo(f"{what} ...", err=True)
 
 

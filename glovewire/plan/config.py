@@ -63,7 +63,7 @@ class PlanConfig(Config):
     local_epochs: int | None = like(TrainingOptions, "local_epochs", default=None)
 
     def conflicts(self) -> list[str]:
-        """Return what does not go together."""
+        """Return a message for each combination of options that cannot work."""
         problems = []
         if self.dataset is None and self.entries is None:
             problems.append("give a DATASET, or --entries")

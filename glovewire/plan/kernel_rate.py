@@ -16,7 +16,7 @@ SAMPLE_ROWS, SAMPLE_TILE = 4096, 256
 SAMPLE_DENSITY = 0.055
 
 Sample = tuple[tuple[int, int], Tiles]
-"""The rows of the two partitions of a block, and tiles of it."""
+"""The number of rows of each of a block's two partitions, and some of its tiles."""
 
 
 def measured_rate(options: TrainingOptions, dataset: Dataset | None) -> float:
@@ -42,7 +42,7 @@ def measured_rate(options: TrainingOptions, dataset: Dataset | None) -> float:
 
 
 def _synthetic(draw: np.random.Generator) -> Iterator[Sample]:
-    """Yield one block of random entries, again and again."""
+    """Yield the same block of random entries without end."""
     layout = Layout((0, SAMPLE_ROWS), SAMPLE_TILE, symmetric=True)
     at = np.unique(draw.integers(0, SAMPLE_ROWS**2, int(SAMPLE_DENSITY * SAMPLE_ROWS**2)))
     i, j = at // SAMPLE_ROWS, at % SAMPLE_ROWS
@@ -50,7 +50,7 @@ def _synthetic(draw: np.random.Generator) -> Iterator[Sample]:
     order = np.lexsort((j, i, number))
     entries = np.empty(len(at), ENTRY)
     entries["i"], entries["j"], entries["x"] = i[order], j[order], draw.integers(1, 20, len(at))
-    entries.setflags(write=False)  # as those of a dataset are, for which the loops are compiled
+    entries.setflags(write=False)  # like a dataset's entries, for which the loops are compiled
     count = layout.tile_rows(0) * layout.stripes(0)
     starts, even = np.searchsorted(number[order], np.arange(count + 1)), np.full(SAMPLE_ROWS, 1 / SAMPLE_ROWS)
     every = np.arange(count)

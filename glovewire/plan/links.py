@@ -19,14 +19,14 @@ class _Connection:
 
     ends: tuple[End, End]
     queue: deque[tuple[float, Callable[[], None]]] = field(default_factory=deque)
-    left: float = 0.0  # of the first message
+    left: float = 0.0  # seconds left of the first message
     rate: float = 0.0  # share of a link
     since: float = 0.0  # when `left` and `rate` were set
     plans: int = 0
 
 
 class Links:
-    """Simulates all connections; `now()` is the simulated time, `after(seconds, event)` schedules an event."""
+    """Simulates all connections; `now()` is the simulated time, and `after(seconds, event)` schedules an event."""
 
     def __init__(self, now: Callable[[], float], after: Callable[[float, Callable[[], None]], None]) -> None:
         self._now, self._after = now, after

@@ -1,9 +1,9 @@
 """Predict how long an epoch takes on a cluster, by simulating the block schedule in virtual time. No I/O.
 
 The `Schedule` of training grants strips, and its `Strips` say what a worker does next: pull rows, train one visit at a
-time and push its rows, for which it needs credit; a pull waits until its partition has been through the rounds before.
-Shards and workers are queues with a service rate. Connections share
-links, and messages of a connection, requests among them, stay in their order.
+time, and push its rows, for which it needs credit. A pull waits until its partition has completed all earlier rounds.
+Shards and workers are queues with a service rate. Connections share links, and the messages of a connection, including
+requests, stay in order.
 """
 
 import heapq
@@ -28,13 +28,13 @@ from .work import Work
 Resource = tuple[str, int]
 
 SWEEPS = 3
-"""Of a longer training so many sweeps are simulated, and the others take as long as the last of them."""
+"""Maximum number of sweeps to simulate; each later sweep is taken to last as long as the last simulated one."""
 MANY_PARTITIONS = 80
 """From this many partitions on, one sweep is simulated."""
 LINK_SHARE = 0.95
 """Fraction of a link that carries data; the rest is TCP's headers."""
 PIECE_BYTES = WORKER_CREDIT_BYTES // 4
-"""Of a push in one message; workers send smaller ones, which takes longer to simulate."""
+"""Maximum bytes of a push per message; workers send smaller pieces, which would take longer to simulate."""
 ENOUGH = 1.1
 """Speed-up from which another number of servers or partitions is worth the change."""
 MAX_SERVERS = 64
@@ -42,11 +42,11 @@ MAX_SERVERS = 64
 
 @dataclass(frozen=True)
 class Cluster:
-    """The training and its hardware; an epoch is the `work`, and rows are sent once in `local_epochs`.
+    """The training and its hardware; an epoch is the `work`, and rows are sent once per `local_epochs`.
 
     `row_bytes` is the size of a row in a message, `entries_per_second` the training rate of one worker,
     `bytes_per_second` the bandwidth of a link in each direction, `served_per_second` the bytes per second that a shard
-    can copy. A training of few sweeps takes longer per epoch: workers are idle at its beginning and its end.
+    can copy. A training of few sweeps takes longer per epoch, because workers are idle at its beginning and end.
     """
 
     work: Work
@@ -78,7 +78,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Seconds and bytes of an epoch, and by kind of resource the busy fraction of its busiest resource."""
+    """Seconds and bytes of an epoch, and for each kind of resource the busy fraction of the busiest one."""
 
     seconds: float
     bytes_pulled: float
@@ -132,7 +132,7 @@ def partitions_advised(cluster: Cluster, estimate: Callable[[int], Work]) -> int
 
 @dataclass(eq=False)
 class _Worker:
-    """A worker: what it does next, and what it has sent and has to send yet."""
+    """A worker: what it does next, what it has sent, and what it still has to send."""
 
     number: int
     strips: Strips
@@ -140,7 +140,7 @@ class _Worker:
     unsent: deque["_Piece"] = field(default_factory=deque)
     unanswered: Counter[Strip] = field(default_factory=Counter)
     ended: dict[Strip, float] = field(default_factory=dict)
-    """When it has sent the last piece of each strip that it has trained."""
+    """Time at which it sent the last piece of each strip that awaits answers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +161,7 @@ class _Sweeps:
         most = SWEEPS if self._work.partitions < MANY_PARTITIONS else 1
         self.sweeps = min(cluster.sweeps, most)
         self.ends: list[float] = []
-        """When all strips of each sweep were trained."""
+        """Time at which all strips of each sweep had been trained."""
         self._rounds = Rounds(self._work.partitions, self.sweeps)
         self._schedule = Schedule(self._rounds)
         self._goodput = cluster.bytes_per_second * LINK_SHARE
@@ -169,7 +169,7 @@ class _Sweeps:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._free: dict[Resource, float] = defaultdict(float)
         self._waiting_pulls: dict[tuple[int, int], list[Callable[[], None]]] = defaultdict(list)
-        self._waiting_leases: list[_Worker] = []  # whose request shard 0 could not answer yet
+        self._waiting_leases: list[_Worker] = []  # workers whose request shard 0 could not answer yet
         strips = partial(Strips, self._rounds, self._entries, self._nbytes, 0.0)
         self._workers = [_Worker(number, strips()) for number in range(cluster.workers)]
         self._credit = min(WORKER_CREDIT_BYTES, TOTAL_CREDIT_BYTES // cluster.workers)
@@ -182,7 +182,7 @@ class _Sweeps:
             [(part.shard, (part.last - part.first) / (span[1] - span[0])) for part in sharding.split(*span)]
             for span in itertools.pairwise(self._work.bounds)
         ]
-        self._version = {  # of a partition's rows on a shard
+        self._version = {  # version of a partition's rows on a shard
             (partition, shard): self._rounds.next_visit(partition, 0)
             for partition, parts in enumerate(self._parts)
             for shard, _ in parts
@@ -258,7 +258,7 @@ class _Sweeps:
         self._go_on(worker)
 
     def _train(self, worker: _Worker, visit: Visit) -> None:
-        """Train a visit, and say so when half of its strip is trained: the next strip may be due then."""
+        """Train a visit; report when half of its strip has been trained, because the next strip may then be due."""
         rate = self._cluster.entries_per_second
         entries = float(self._work.entries[visit.strip.own, visit.partition]) * self._cluster.local_epochs
         before, seconds = visit.strip.left - visit.strip.total / 2, entries / rate
@@ -321,7 +321,7 @@ class _Sweeps:
                 self._reply(worker, 0, 0.0, partial(self._granted, worker, Granted(*granted, 0)))
 
     def _asked_rows(self, worker: _Worker, visit: Visit, shard: int, nbytes: float) -> None:
-        """Answer a pull that has reached a shard, once the partition has been through the rounds before."""
+        """Answer a pull that has reached a shard, once the partition has completed all earlier rounds."""
         if self._version[visit.partition, shard] < visit.strip.round:
             again = partial(self._asked_rows, worker, visit, shard, nbytes)
             self._waiting_pulls[visit.partition, shard].append(again)

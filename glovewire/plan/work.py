@@ -1,4 +1,4 @@
-"""Say how much work and traffic the strips of an epoch are: counted in a dataset, or estimated from word counts."""
+"""Compute the work and traffic of the strips of an epoch: counted in a dataset, or estimated from word counts."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,7 +10,7 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.preprocess.counts.arrangement import WORK_POWER, arrange
 
 SAMPLE = 1000
-"""Rows of a partition from which its distinct rows are estimated."""
+"""Number of rows of a partition that are sampled to estimate how many rows a strip moves."""
 ZIPF_OFFSET, RARE_RANK, MOST_COUNT = 2.7, 15_000.0, 1e15
 ENTRIES_OF_WORK = 14.0
 """Entries of a word that occurs n times, divided by n^WORK_POWER: 9 to 16 in English text with a window of 5."""
@@ -18,7 +18,7 @@ ENTRIES_OF_WORK = 14.0
 
 @dataclass(frozen=True)
 class Work:
-    """Partitions with their `bounds`, and for the strip of partition a and each partition b <= a two figures.
+    """Partitions with their `bounds`, and two figures for the strip of each partition a and each partition b <= a.
 
     `entries[a, b]` are the entries of the full matrix between them, `rows[a, b]` the rows of b that the strip moves;
     both of shape (partitions, partitions).

@@ -32,7 +32,7 @@ class SpeedupConfig(Config):
     options: TrainingOptions
 
     def conflicts(self) -> list[str]:
-        """Return a message for each option with which the study cannot run."""
+        """Return a message for each option that does not suit the study."""
         problems = self.options.conflicts_with_dataset()
         if self.options.objective != "glove":
             problems.append("the study compares ways to train GloVe: leave --objective glove")

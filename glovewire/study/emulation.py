@@ -193,7 +193,7 @@ def emulate(workload: Workload, options: TrainingOptions, conditions: Conditions
 
 
 def _begin(workers: Sequence[multiprocessing.process.BaseProcess], go: Semaphore) -> None:
-    """Release every worker; a worker that does not wait on `go` yet will not block later."""
+    """Release every worker; one that is not yet waiting on `go` will not block later."""
     for _ in workers:
         go.release()
 

@@ -42,7 +42,7 @@ def simulate(problem: Problem, options: TrainingOptions, conditions: Conditions)
 
 
 class _Simulation:
-    """State of one training: one shard, the trainers of all workers, and the gradients on their way."""
+    """State of one training: one shard, the trainers of all workers, and the gradients in flight."""
 
     def __init__(self, problem: Problem, options: TrainingOptions, conditions: Conditions) -> None:
         self._problem, self._options, self._scene = problem, options, conditions
@@ -88,7 +88,7 @@ class _Simulation:
         return trace
 
     def send(self, worker: int, seconds: float, arrive: Callable[[], None]) -> None:
-        """Let a message of a worker arrive after so many seconds; a worker has one on its way."""
+        """Let a worker's message arrive after `seconds` seconds; each worker has at most one message in flight."""
         heapq.heappush(self._arrivals, (self.now + seconds, worker, arrive))
 
     def _sample(self, trace: Trace) -> None:
@@ -106,7 +106,7 @@ class _Simulation:
 
 
 class _Store:
-    """The store of a worker; implements `BatchStore`. Its pulls are answered when the consistency mode allows."""
+    """The store of a worker; implements `BatchStore`. Its pulls are answered when the consistency mode allows it."""
 
     def __init__(self, shard: _Simulation, options: TrainingOptions, worker: int, latency: str) -> None:
         self._shard, self._worker, self._pushes = shard, worker, 0
@@ -125,7 +125,7 @@ class _Store:
         return reply
 
     def answer(self) -> None:
-        """Answer the pull that waits, if that is possible now."""
+        """Answer the waiting pull, if that is possible now."""
         if self._waiting is None:
             return
         numbers, reply = self._waiting

@@ -102,8 +102,8 @@ def variants(config: SpeedupConfig) -> list[Variant]:
 def _curve(variant: Variant, per_sweep: int, facts: dict[str, Any] | None) -> Curve:
     """Return a variant's mean losses by sweep, with times in seconds since training began.
 
-    The samples of which the means are made may span the end of a sweep; the last point of a complete run has the exact
-    means over its last sweep, which the run reports itself (`facts`).
+    The samples that are averaged may span the end of a sweep; the last point of a complete run has the exact means
+    over the last sweep, which the run itself reports (`facts`).
     """
     samples = read_metrics(variant.trial.out).overall.all_points()
     first = samples[0]
@@ -124,7 +124,7 @@ def _curve(variant: Variant, per_sweep: int, facts: dict[str, Any] | None) -> Cu
 
 
 def _nine_digits(value: float) -> float:
-    """Round to nine digits: the sums of equal trainings differ in their last bits, by the order of the reports."""
+    """Round to nine digits: sums of equal trainings differ in the last bits, because reports arrive in any order."""
     return float(f"{value:.9g}")
 
 

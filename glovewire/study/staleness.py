@@ -1,7 +1,7 @@
 """Implement `glovewire study staleness`: compare modes and staleness policies by time and by entries.
 
 Every method trains once at each of a few learning rates, then with all seeds at the best rate at which no seed
-diverges, so that no method is judged at an unsuitable rate. Trainings that are on disk already are not repeated.
+diverges, so that no method is judged at an unsuitable rate. Trainings that are already on disk are not repeated.
 """
 
 import dataclasses
@@ -89,7 +89,7 @@ def _check_folder(config: StalenessConfig) -> None:
 
 
 def _announcement(config: StalenessConfig, subject: Subject) -> str:
-    """Return text that says what the study will do and about how long it will take."""
+    """Return a text that says what the study will do and roughly how long it will take."""
     methods = ", ".join(method.title for method in config.methods(config.workers[0]))
     minutes = config.trainings * (config.seconds + AROUND_S) / 60
     return (

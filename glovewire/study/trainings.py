@@ -177,5 +177,5 @@ def _refusals(check: Callable[[Any], object], values: Iterable[Any]) -> list[str
 
 
 def _plain(text: str) -> str:
-    """Return `text` as a folder name: other characters than letters, digits, `.` and `-` become `-`."""
+    """Return `text` as a folder name: characters other than letters, digits, `.` and `-` become `-`."""
     return "".join(c if c.isalnum() or c in ".-" else "-" for c in text).replace("--", "-").strip("-")
