@@ -16,9 +16,9 @@ from glovewire.common.text import printable
 
 OUTSIDE = {
     errno.ENOSPC: "cannot be written: no space left on the disk",
-    errno.EDQUOT: "cannot be written: no space left of the quota on the disk",
-    errno.EFBIG: "cannot be written: larger than files may be here",
-    errno.EMFILE: "cannot be opened: this process has as many files and connections open as it may; raise `ulimit -n`",
+    errno.EDQUOT: "cannot be written: the disk quota is used up",
+    errno.EFBIG: "cannot be written: it would exceed the limit on file size",
+    errno.EMFILE: "cannot be opened: this process is at its limit of open files and connections; raise `ulimit -n`",
     errno.ENAMETOOLONG: "cannot be a file: the name is too long",
 }
 """Operating-system errors that end any command, with the text that reports each."""

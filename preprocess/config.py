@@ -32,7 +32,7 @@ class PreprocessConfig(Config):
 
     corpus: tuple[str, ...] = option((), argument=True, path={}, check=check_place)
     out: Path = option(check=check_place, help="The dataset: a new folder, or a URL such as s3://bucket/data.")
-    vocab_size: int = option(32_000, range=between(1, 4_000_000), help="Keep the most frequent words, this many.")
+    vocab_size: int = option(32_000, range=between(1, 4_000_000), help="Keep this many of the most frequent words.")
     min_count: int = option(1, range=at_least(1), help="Keep only words that occur at least this often.")
     window: int = option(5, range=between(1, LONGEST_WINDOW), help="Count pairs up to this distance, 1 to 15.")
     processes: int = option(
@@ -41,7 +41,7 @@ class PreprocessConfig(Config):
         shown="cores",
         help="Worker processes.",
     )
-    memory: int = option(4 << 30, parse=parse_size, shown="4GB", help="For all processes together.")
+    memory: int = option(4 << 30, parse=parse_size, shown="4GB", help="Limit for all processes together.")
     tokenizer: str = option(
         "nltk",
         check=make_tokenizer,
@@ -51,28 +51,28 @@ class PreprocessConfig(Config):
     sentences: str = option(
         "punkt", choices=("punkt", "off"), help="punkt: split off full stops that end sentences (nltk only)."
     )
-    lowercase: bool = option(True, flags=("--lowercase/--keep-case",), help="Whether case is dropped or kept.")
+    lowercase: bool = option(True, flags=("--lowercase/--keep-case",), help="Lower-case the text, or keep its case.")
     digits: str = option("keep", choices=("keep", "zero"), help="zero: write each digit as 0.")
-    phrases: int = option(0, range=between(0, 4), help="Join pairs such as new_york, in this many passes.")
-    lines: int | None = option(None, range=at_least(1), help="Take only the first lines.")
-    text_column: str = option("text", help="Where the text is, in jsonl, parquet and data sets.")
-    split: str = option("train", help="Which part of a data set.")
+    phrases: int = option(0, range=between(0, 4), help="Join words into phrases such as new_york, in this many passes.")
+    lines: int | None = option(None, range=at_least(1), help="Read at most this many lines.")
+    text_column: str = option("text", help="Key or column that holds the text in jsonl, parquet and data sets.")
+    split: str = option("train", help="Split of a Hugging Face data set to read.")
     partitions: int | None = option(
-        None, range=between(1, MAX_PARTITIONS), shown="by size", help="Parts of the vocabulary for training, at least."
+        None, range=between(1, MAX_PARTITIONS), shown="by size", help="Minimum number of vocabulary parts for training."
     )
     tile: int = option(256, range=between(1, MAX_PARTITION_ROWS // WIDE), help="Rows of a tile, inside a block.")
-    seed: int = option(0, range=at_least(0), help="Of the permutation of the rows.")
+    seed: int = option(0, range=at_least(0), help="Seed of the permutation of the rows.")
     symmetric: bool = option(
-        True, flags=("--symmetric/--left-only",), help="Count both sides of a word, or its left side."
+        True, flags=("--symmetric/--left-only",), help="Count the words on both sides of a word, or only on its left."
     )
-    weighting: str = option("distance", choices=("distance", "uniform"), help="1/distance, or 1 for each pair.")
-    engine: str = option("local", choices=("local", "ray"), help="What runs the processes, and where.")
+    weighting: str = option("distance", choices=("distance", "uniform"), help="Weight of a pair: 1/distance, or 1.")
+    engine: str = option("local", choices=("local", "ray"), help="Run the processes directly, or through Ray.")
     address: str | None = option(
-        None, metavar="ADDRESS", help="Of a Ray cluster, such as auto; without it Ray runs on this machine alone."
+        None, metavar="ADDRESS", help="Ray cluster, such as auto; without it, Ray runs on this machine only."
     )
     resume: bool = option(False, help="Continue an interrupted run of the same command.")
     from_stanford: tuple[Path, Path] | None = option(
-        None, metavar="COOC VOCAB", help="Instead of a CORPUS: counts made by Stanford's GloVe."
+        None, metavar="COOC VOCAB", help="Use counts made by Stanford's GloVe instead of a CORPUS."
     )
 
     def conflicts(self) -> list[str]:

@@ -14,7 +14,7 @@ from .config import DenseBenchConfig, PreprocessBenchConfig, ScaleBenchConfig, T
 
 @click.group(cls=Interruptible)
 def bench() -> None:
-    """Measure this machine: every figure is a median with its range, over repeats in turns."""
+    """Measure this machine. Every figure is a median with its range, over repeats that take turns."""
 
 
 _report = partial(click.echo, err=True)

@@ -32,11 +32,11 @@ class WireConfig(Config):
     )
     sizes: tuple[int, ...] = option((1, 32, 256, 1024, 4096), flags=("--size",), help="Rows in a message.")
     windows: tuple[int, ...] = option((1, 8), flags=("--window",), range=between(1, 64), help="Messages in flight.")
-    repeats: int = option(5, range=at_least(1), help="How often everything is measured.")
+    repeats: int = option(5, range=at_least(1), help="Repeats of every measurement.")
     seconds: float = option(
-        0.15, range=Range("between 0 and 60", lambda value: 0 < value <= 60), help="For one figure of one repeat."
+        0.15, range=Range("between 0 and 60", lambda value: 0 < value <= 60), help="Time for one figure of one repeat."
     )
-    seed: int = option(0, range=between(0, (1 << 64) - 1, "between 0 and 2^64 - 1"), help="Of the rows that are drawn.")
+    seed: int = option(0, range=between(0, (1 << 64) - 1, "between 0 and 2^64 - 1"), help="Seed for drawing rows.")
 
     def conflicts(self) -> list[str]:
         """Return a message for each combination of options that cannot work."""
@@ -64,7 +64,7 @@ class TrainBenchConfig(Config):
     servers: int = like(LocalConfig, "servers")
     store: str = like(LocalConfig, "store", help="Where parameters live.")
     beside: tuple[str, ...] = like(
-        LocalConfig, "store", default=(), help="Another store to compare with; may be repeated."
+        LocalConfig, "store", default=(), help="Another store to compare with; repeat for more."
     )
     repeats: int = option(5, range=at_least(1), help="Trainings of each store; they take turns.")
     options: TrainingOptions
@@ -90,8 +90,8 @@ class DenseBenchConfig(Config):
 
     workers: int = option(2, range=at_least(1), help="Worker processes.")
     batch: int = option(128, range=at_least(1), help="Images of one gradient.")
-    seconds: float = option(5.0, range=at_least(0.1), help="For one figure of one repeat.")
-    repeats: int = option(3, range=at_least(1), help="How often everything is measured.")
+    seconds: float = option(5.0, range=at_least(0.1), help="Time for one figure of one repeat.")
+    repeats: int = option(3, range=at_least(1), help="Repeats of every measurement.")
     shards: int = option(1, range=at_least(1), help="Server shards.")
 
 
@@ -123,7 +123,7 @@ class ScaleBenchConfig(Config):
         "vocab_size",
         default=(2_000, 8_000, 32_000, 100_000, 400_000),
         flags=("--vocab-size",),
-        help="Words of a vocabulary; may be repeated.",
+        help="Words in a vocabulary; repeat for more.",
     )
     work: Path | None = option(
         None, metavar="DIR", shown="a temporary folder", help="Keep the datasets in this folder, and use those in it."
@@ -136,7 +136,7 @@ class ScaleBenchConfig(Config):
     plot: Path | None = option(None, metavar="FILE.png", help="Draw the figures (.png or .svg).")
     window: int = like(PreprocessConfig, "window", help="Longest distance of a pair.")
     processes: int = like(PreprocessConfig, "processes", help="Processes of preprocessing.")
-    memory: int = like(PreprocessConfig, "memory", help="For all processes of preprocessing together.")
+    memory: int = like(PreprocessConfig, "memory", help="Limit for all processes of preprocessing together.")
     options: TrainingOptions
 
     def conflicts(self) -> list[str]:

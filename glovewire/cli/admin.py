@@ -38,7 +38,7 @@ class AdminConfig(Config):
         10.0,
         range=SECONDS,
         metavar="SECONDS",
-        help="Give up when there is no reply within this time; a server that is still to be started is waited for.",
+        help="Give up without a reply within this time; until then, wait for a server that has not started yet.",
     )
 
 

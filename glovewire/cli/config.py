@@ -28,9 +28,9 @@ def config() -> None:
 @click.argument("words", metavar="[OPTION]...", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def show(ctx: click.Context, command: str, words: tuple[str, ...]) -> None:
-    """Show the options that COMMAND would use, and whether each is a flag, a variable, from a file or a default.
+    """Show the options that COMMAND would use, and the source of each: flag, variable, file or default.
 
-    Give COMMAND's own options as you would give them to it: `glovewire config show train --config run.toml --dim 50`.
+    Give COMMAND's own options as COMMAND takes them: `glovewire config show train --config run.toml --dim 50`.
     The output is a TOML file for --config.
     """
     program = ctx.find_root().command
@@ -48,7 +48,7 @@ def show(ctx: click.Context, command: str, words: tuple[str, ...]) -> None:
 
 
 def _lines(command: click.Command, ctx: click.Context) -> list[tuple[str, str]]:
-    """Return (line of TOML, where its value comes from) of each option that has a value."""
+    """Return (line of TOML, source of its value) for each option that has a value."""
     usual = TrainingOptions.from_flags(**{name: ctx.params.get(name) for name in ("objective", "schedule", "epochs")})
     found = []
     for option in command.params:

@@ -12,15 +12,15 @@ from glovewire.common.roles import USUAL, Client, Role
 @click.command(cls=Command)
 @click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
 @click.option(
-    "--name", "names", multiple=True, metavar="NAME", help="A client, by default called as its role; repeat for more."
+    "--name", "names", multiple=True, metavar="NAME", help="Name of a client (default: its role); repeat for more."
 )
 @click.option(
     "--role",
     type=click.Choice([role.value for role in Role]),
     help="What these clients may do: train (worker), watch (monitor) or everything (admin). Without --name and --role "
-    "one client of each role; with --name the default is worker.",
+    "one client of each role is made; with --name the default is worker.",
 )
-@click.option("--add", is_flag=True, help="Add these clients to the keys that are in DIR already.")
+@click.option("--add", is_flag=True, help="Add these clients to the keys already in DIR.")
 def keys(folder: Path, names: tuple[str, ...], role: str | None, add: bool) -> dict[str, Any]:
     """Make keys in DIR: the server's, one for each client, and the list of clients that may connect.
 

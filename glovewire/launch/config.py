@@ -25,11 +25,11 @@ class LocalConfig(Config):
     store: str = option(
         "server",
         choices=("server", "shared", "local"),
-        help="Where parameters live: server shards, memory that processes share (Hogwild), or one process's own.",
+        help="Where parameters live: in server shards, memory that all workers share (Hogwild), or a single process.",
     )
-    launcher: str = option("local", choices=("local", "ray"), help="What starts the processes, and where.")
+    launcher: str = option("local", choices=("local", "ray"), help="Start the processes directly, or through Ray.")
     address: str | None = option(
-        None, metavar="ADDRESS", help="Of a Ray cluster, such as auto; without it Ray runs on this machine alone."
+        None, metavar="ADDRESS", help="Ray cluster, such as auto; without it, Ray runs on this machine only."
     )
     checkpoint_every: int = like(ServerConfig, "checkpoint_every")
     keep_checkpoints: int = like(ServerConfig, "keep_checkpoints")
@@ -42,7 +42,7 @@ class LocalConfig(Config):
         0,
         range=at_least(0),
         metavar="EPOCHS",
-        help="Stop once the mean of the --watch scores has not risen for this many epochs; 0 is never.",
+        help="Stop once the mean of the --watch scores has not risen for this many epochs; 0: never.",
     )
     keep_best: bool = option(False, help="Keep the vectors of the epoch with the best mean of the --watch scores.")
     keys: Path | None = like(SharedOptions, "keys")
@@ -50,15 +50,15 @@ class LocalConfig(Config):
         WorkerConfig,
         "latency",
         default=(),
-        help="Simulated latency of pushes: 20ms, 20ms..80ms, exp:50ms or pareto:20ms; the first is that of the first "
-        "worker, and so on, the last one of all others.",
+        help="Simulated latency of pushes: 20ms, 20ms..80ms, exp:50ms or pareto:20ms; one per worker, in order; "
+        "the last is for all remaining workers.",
     )
     web: int | None = option(
         None,
         range=between(0, 65535),
         bare=0,
         metavar="[PORT]",
-        help="Serve the dashboard on this machine while training; without PORT on a free one, which is printed.",
+        help="Serve the dashboard on this machine while training; without PORT, on a free port, which is printed.",
     )
     progress: bool = option(True, flags=("--progress/--quiet",), help="Show progress on stderr.")
     verbose: bool = option(False, help="Log every detail of servers and workers in RUN/logs.")

@@ -31,10 +31,10 @@ class PlanConfig(Config):
 
     dataset: Path | None = option(None, argument=True)
     entries: float | None = option(
-        None, range=between(1, 1e15, "between 1 and 1e15"), help="Entries of the full matrix; a DATASET tells them."
+        None, range=between(1, 1e15, "between 1 and 1e15"), help="Entries of the full matrix, unless DATASET is given."
     )
     words: int | None = option(
-        None, range=between(2, MOST_WORDS), shown=f"{WORDS}", help="Words in the vocabulary; a DATASET tells them."
+        None, range=between(2, MOST_WORDS), shown=f"{WORDS}", help="Words in the vocabulary, unless DATASET is given."
     )
     dim: int = like(TrainingOptions, "dim")
     tied: bool = like(TrainingOptions, "tied")
@@ -44,20 +44,20 @@ class PlanConfig(Config):
     workers: int = option(2, range=between(1, 1_000), help="Worker processes, each with a core and a link of its own.")
     servers: int | None = option(None, shown="as many as help", help="Shards, each with a link of its own.")
     bandwidth: str = option(
-        "10Gbit", check=bytes_per_second, metavar="RATE", help="Of each link, in each direction: 100Mbit, 10Gbit."
+        "10Gbit", check=bytes_per_second, metavar="RATE", help="Speed of each link in each direction, such as 100Mbit."
     )
     round_trip: float = option(
         0.2,
         range=between(0, 60_000, "between 0 and 60,000 milliseconds"),
         metavar="MILLISECONDS",
-        help="From a worker to a shard and back.",
+        help="Time of a message from a worker to a shard and back.",
     )
     kernel_rate: float | None = option(
         None,
         range=between(1, 1e12, "between 1 and 1e12 entries a second"),
         metavar="ENTRIES/S",
         shown="measured on this machine, in a second or two",
-        help="Entries that one worker trains a second.",
+        help="Entries that one worker trains per second.",
     )
     epochs: int = like(TrainingOptions, "epochs", per={})
     local_epochs: int | None = like(TrainingOptions, "local_epochs", default=None)

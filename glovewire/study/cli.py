@@ -68,7 +68,7 @@ def speedup(given: Given[SpeedupConfig]) -> dict[str, Any]:
 @click.option(
     "--virtual/--real",
     default=False,
-    help="In virtual time, the same on any machine, or with real processes over TCP.",
+    help="Train in virtual time, with the same result on any machine, or with real processes over TCP.",
 )
 def staleness(given: Given[StalenessConfig]) -> dict[str, Any]:
     """Compare synchronous, asynchronous and staleness-aware minibatch training under simulated latency.

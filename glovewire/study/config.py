@@ -14,7 +14,7 @@ class SpeedupConfig(Config):
     """Options of `glovewire study speedup`; `seconds_limit` applies only to the baseline."""
 
     dataset: Path = option(argument=True)
-    out: Path = option(help="Folder to make; one run folder a variant.")
+    out: Path = option(help="Folder to make; it gets a run folder for each variant.")
     workers: int = like(
         LocalConfig,
         "workers",

@@ -47,7 +47,7 @@ class Conditions:
 class StalenessConfig(Config):
     """Options of `glovewire study staleness`; every method is tried at the fractions `shares` of the learning rate."""
 
-    out: Path = option(help="Folder; trainings that it holds are not repeated.")
+    out: Path = option(help="Folder for the results; trainings already in it are not repeated.")
     workers: tuple[int, ...] = option((16,), range=between(1, 256), help="Worker processes; repeat for more settings.")
     batch_sizes: tuple[int, ...] = option(
         (2048,),
@@ -60,7 +60,7 @@ class StalenessConfig(Config):
         flags=("--latency",),
         check=Latency.parse,
         metavar="TIME",
-        help="As of `worker`; repeat for more.",
+        help="Simulated latency of pushes, as in `worker`; repeat for more settings.",
     )
     modes: tuple[str, ...] = option(
         ("sync",), flags=("--mode",), metavar="MODE", help="Modes to compare with; repeat for more."
@@ -82,7 +82,7 @@ class StalenessConfig(Config):
         0.0,
         range=at_least(0, "a loss, or 0 for that of async"),
         shown="what async has after 2/3 of its entries",
-        help="Loss to be reached.",
+        help="Loss to reach.",
     )
     options: TrainingOptions
 

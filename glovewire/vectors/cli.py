@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 FORMATS = ("glove", "word2vec", "word2vec-bin", "npz", "safetensors", "fasttext-bin", "projector", "run", "stanford")
 _PLACE = click.Path(path_type=Path)
 _DATASET = click.option(
-    "--dataset", type=_PLACE, help="Of a checkpoint: the dataset that it was trained on, unless config.toml names it."
+    "--dataset", type=_PLACE, help="The dataset that a checkpoint was trained on, unless config.toml names it."
 )
 _CENTRE = "Subtract the mean of all vectors first."
 
@@ -45,8 +45,8 @@ def neighbours(
     """Show the words nearest to each WORD by cosine, and answers to analogies.
 
     RUN may also be a checkpoint, or a file of vectors: GloVe's text, word2vec's text or binary, a fastText model, npz
-    or safetensors, plain or compressed. Where n-grams are known, an unseen word is searched by the vector that its
-    n-grams compose.
+    or safetensors, plain or compressed. If n-grams are known, the vector of an unseen word is composed of those of its
+    n-grams.
     """
     if not words and not analogy:
         raise UsageError("name a word, or an analogy with --analogy A B C")
@@ -88,7 +88,7 @@ def neighbours(
 )
 @click.option("--analogies", type=_PLACE, metavar="FILE", help="Analogy questions in Google's format: 3CosAdd.")
 @click.option("--centre", is_flag=True, help=_CENTRE)
-@click.option("--unseen", is_flag=True, help="Score once more with unseen words, composed of their n-grams.")
+@click.option("--unseen", is_flag=True, help="Also score with unseen words, composed of their n-grams.")
 @_DATASET
 def evaluate(
     places: tuple[Path, ...],
@@ -101,8 +101,8 @@ def evaluate(
     """Score the vectors of RUN on word similarity and analogies.
 
     Figures are percent. A word is looked up as it is written, then in lower case. Pairs and questions with a word
-    outside the vocabulary are left out; the number covered is shown beside each figure. RUN may be whatever
-    `glovewire neighbours` takes.
+    outside the vocabulary are left out; the number covered is shown beside each figure. RUN may be anything
+    that `glovewire neighbours` takes.
     """
     run, similarity = _split_places(places, similarity)
     if not similarity and analogies is None:
@@ -139,7 +139,7 @@ def export(path: Path, format: str, out: Path, centre: bool, seed: int, dataset:
     Vectors go to glove, word2vec, word2vec-bin, npz, safetensors, projector, run (a folder as `train` writes it) or
     fasttext-bin (with n-grams; for fastText and gensim); a dataset to npz (scipy's COO) or stanford (a folder on which
     Stanford's `glove` trains). A run's words are sorted by frequency, the most frequent first, as in Stanford's and
-    word2vec's own files. PATH may be a dataset, or whatever `glovewire neighbours` takes.
+    word2vec's own files. PATH may be a dataset, or anything that `glovewire neighbours` takes.
     """
     from . import show
     from .export import STDOUT
@@ -161,7 +161,7 @@ def export(path: Path, format: str, out: Path, centre: bool, seed: int, dataset:
     type=click.FloatRange(min=0),
     metavar="K",
     show_default="train's --subwords",
-    help="Weight of what the n-grams say of a word beside its own vector; 0 leaves the vectors as they are.",
+    help="Weight of a word's n-grams relative to its own vector; 0 leaves the vectors as they are.",
 )
 def subwords(path: Path, out: Path, factor: float | None) -> dict[str, Any]:
     """Fit vectors of character n-grams to the vectors of a run, as `train --subwords` does at its end.
