@@ -292,7 +292,7 @@ def _finish(run: Path, keys: Path | None) -> None:
 
     addresses = [each.address for each in shards_of(run)]
     if not addresses:
-        raise UsageError("a callback can end a training only on servers: store='server'")
+        raise UsageError("a callback can end a training only with store='server'")
     ours = None if keys is None else load_client_keys(keys, Role.ADMIN)
     with RequestClient(addresses, "admin", keys=ours) as client:
         for shard in range(len(addresses)):

@@ -94,7 +94,7 @@ def _export_vectors(path: Path, form: str, out: Path, *, centre: bool, dataset: 
     if form not in VECTOR_FORMATS:
         raise UsageError(f"{path} holds vectors, which go to {', '.join(VECTOR_FORMATS)}, not to {form}")
     if centre and form == "fasttext-bin":
-        raise UsageError("--centre moves known words alone, and fasttext-bin has unseen words, too")
+        raise UsageError("--centre does not fit fasttext-bin: it would move the known words, but not the unseen ones")
     loaded = by_frequency(read_vectors(path, dataset))
     if centre:
         loaded = replace(loaded, vectors=loaded.vectors - loaded.vectors.mean(axis=0))

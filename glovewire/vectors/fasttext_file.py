@@ -154,7 +154,7 @@ class _Reader:
             _add_ngrams(own[piece], encoded[piece], subwords)
         words = tuple(word.decode(errors="backslashreplace") for word in encoded)
         if len(set(words)) < len(words):
-            raise ValueError("a word comes twice")
+            raise ValueError("a word occurs twice")
         return Vectors(words, own, {}, counts, subwords if buckets else None)
 
     def _unpack(self, layout: struct.Struct) -> tuple[Any, ...]:

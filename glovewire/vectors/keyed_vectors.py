@@ -71,7 +71,7 @@ class KeyedVectors:
         if self.vectors.ndim != 2 or len(self.vectors) != len(self.index_to_key):
             raise UsageError(f"vectors of shape {self.vectors.shape} do not fit {len(self.index_to_key)} words")
         if len(self.key_to_index) < len(self.index_to_key):
-            raise UsageError("a word comes twice")
+            raise UsageError("a word occurs twice")
         if self.counts is not None and self.counts.shape != (len(self),):
             raise UsageError(f"counts of shape {self.counts.shape} do not fit {len(self)} words")
         if not np.isfinite([self.vectors.min(initial=0), self.vectors.max(initial=0)]).all():

@@ -96,7 +96,7 @@ def _line_batches(stream: BinaryIO, ahead: bytes, path: Path) -> Iterator[list[b
             yield whole.split(b"\n")
             rest = rest[len(whole) + 1 :]
         elif len(rest) > _MAX_LINE_BYTES:
-            raise MalformedFile(f"{path} is no text of word vectors: a line has more than {_MAX_LINE_BYTES} bytes")
+            raise MalformedFile(f"{path} is not a text file of vectors: a line has more than {_MAX_LINE_BYTES} bytes")
     if rest := rest.rstrip():
         yield rest.split(b"\n")
 
@@ -128,8 +128,7 @@ def _parse_one_by_one(lines: list[bytes], dim: int, path: Path, before: int) -> 
             word = line.decode() and (fields or [b""])[0].strip().decode()
         except UnicodeDecodeError as error:
             raise MalformedFile(
-                f"{path} is no run, no model of fastText and no text of word vectors: line {before + row + 1} is not "
-                "UTF-8"
+                f"{path} is not a run, a fastText model or a text file of vectors: line {before + row + 1} is not UTF-8"
             ) from error
         if len(fields) != dim + 1:
             _refuse_line(path, before + row + 1, f"expected a word and {dim} numbers" if dim > 0 else "")

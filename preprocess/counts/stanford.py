@@ -96,7 +96,7 @@ class StanfordCounts:
         with np.errstate(over="ignore", under="ignore"):
             stored = weights.astype(np.float32)
         if not (np.isfinite(stored).all() and (stored > 0).all()):
-            raise CorpusError(f"counts {self._path} hold a weight that is not a positive number that float32 holds")
+            raise CorpusError(f"counts {self._path} hold a weight that is not a positive float32")
         rows, columns = self._word_keys[i - 1], self._word_keys[j - 1]
         keys = rows[:, 1] | columns[:, 2]
         if not self._symmetric:

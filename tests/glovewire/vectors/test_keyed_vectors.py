@@ -124,7 +124,7 @@ def test_a_word_that_is_not_known_is_a_key_error_with_a_suggestion(wv: glovewire
         wv.most_similar(["w1", "unknown"])
     with pytest.raises(UsageError, match="do not fit 2 words"):
         glovewire.KeyedVectors(["a", "b"], np.eye(3))
-    with pytest.raises(UsageError, match="comes twice"):
+    with pytest.raises(UsageError, match="occurs twice"):
         glovewire.KeyedVectors(["a", "a"], np.eye(2))
 
 
