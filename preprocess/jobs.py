@@ -28,7 +28,7 @@ RANKS = "ranks"
 
 
 class _PieceClock:
-    """Names pieces and tells when to commit the current one."""
+    """Names pieces and decides when to commit the current one."""
 
     def __init__(self, kind: str) -> None:
         self._kind, self._number = kind, 0

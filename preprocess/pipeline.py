@@ -260,7 +260,7 @@ class Pipeline:
         config = self._config
         scratch.sweep(SEGMENT)
         done = {split for _, facts in scratch.committed(SEGMENT) for split, _, _ in facts["slices"]}
-        memo_bytes = config.share * 4 // 10  # growing and writing the memo takes the same amount once more
+        memo_bytes = config.share * 4 // 10  # growing and writing the memo takes as much again
         tokenizer = make_tokenizer(config.tokenizer)
         tokenizer.line("")  # load NLTK before workers are forked
         encoder = Encoder(

@@ -26,7 +26,7 @@ _NOWHERE = np.iinfo(np.int64).max
 
 
 class StreamSlice(NamedTuple):
-    """Words [start, stop) of the stream of `segment`: those of one split, whose ordinal is `split`."""
+    """Words [start, stop) of the stream of `segment`: the words of the split whose ordinal is `split`."""
 
     segment: str
     split: int
@@ -66,11 +66,11 @@ class Segment:
         return ((piece.split, read_slice(self.scratch, piece)) for piece in self.slices)
 
     def save(self, field: str, array: Array) -> None:
-        """Write an array beside the stream."""
+        """Store an array with the segment, under the name `field`."""
         save(array_path(self.scratch, self.name, field), array)
 
     def load(self, field: str) -> Array:
-        """Read an array that was written beside the stream."""
+        """Read the array that was stored under the name `field`."""
         return load(array_path(self.scratch, self.name, field))
 
 

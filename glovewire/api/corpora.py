@@ -58,7 +58,7 @@ def preprocess(corpus: Corpus, out: str | PathLike[str], *, progress: bool | Non
 
 @contextmanager
 def _names(corpus: Corpus, out: Path, options: dict[str, Any]) -> Iterator[tuple[list[str], dict[str, Any]]]:
-    """Yield the corpus as the command names it, and the options; texts in memory are in a temporary file meanwhile."""
+    """Yield the corpus as the command names it, and the options; write texts in memory to a temporary file."""
     if isinstance(corpus, (str, PathLike)):
         _check_name(str(corpus))
         yield [str(corpus)], options

@@ -1,7 +1,7 @@
 """Measure updates of a small ConvNet for `glovewire bench dense`, synchronous and asynchronous.
 
 Each worker computes gradients of batches drawn from memory, in one thread on a core of its own. The processor time of
-one gradient is measured as well, as the lower bound of the processor time of an update.
+one gradient is also measured, as a lower bound of the processor time of an update.
 """
 
 import multiprocessing

@@ -152,7 +152,7 @@ def _all_shards(client: RequestClient, servers: tuple[str, ...], timeout: float)
 
 
 def _client(config: AdminConfig, role: Role, servers: tuple[str, ...] = (), name: str = "observer") -> RequestClient:
-    """Return a client of `servers` (default: those of `config`), called `name`; `role` chooses its keys."""
+    """Return a client called `name` of `servers` (default: `config.servers`); `role` chooses its keys."""
     from glovewire.common.transport.client import RequestClient
     from glovewire.common.transport.curve_keys import load_client_keys
 

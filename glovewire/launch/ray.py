@@ -254,7 +254,7 @@ class _Actor:
 
 
 class _Driver:
-    """Drives the actors until the shards have ended well."""
+    """Drives the actors until the shards have ended successfully."""
 
     def __init__(self, config: LocalConfig, ray: Any) -> None:
         self._config, self._ray = config, ray

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def locked_run_folder(config: LocalConfig) -> Iterator[None]:
     """Create the run folder, or open the one to resume, and hold its lock while the block lasts.
 
-    Creates nothing if the vectors of --init do not fit the options. Raises OutputError if a new run's folder exists
-    already, or another training runs in the folder.
+    Creates nothing if the vectors of --init do not fit the options. Raises OutputError if a new run's folder already
+    exists, or another training runs in the folder.
     """
     if config.resume:
         with _held(config.out):

@@ -36,7 +36,7 @@ class Links:
         """Seconds of messages queued so far on each end's link."""
 
     def send(self, source: End, target: End, seconds: float, arrived: Callable[[], None]) -> None:
-        """Queue a message that takes `seconds` on an idle link; call `arrived` when all of it has been sent."""
+        """Queue a message that takes `seconds` on an idle link; call `arrived` when it has been sent completely."""
         ends = source, target
         connection = self._connections.setdefault(ends, _Connection(ends))
         connection.queue.append((seconds, arrived))

@@ -209,12 +209,12 @@ class _Sweeps:
         self._use(("server", shard), nbytes / self._cluster.served_per_second, event)
 
     def _request(self, worker: _Worker, shard: int, nbytes: float, event: Callable[[], None]) -> None:
-        """Send a message to a shard, behind those that the worker has sent to it before."""
+        """Send a message from a worker to a shard, behind the worker's earlier messages to it."""
         came = partial(self._after, self._cluster.round_trip_s / 2, event)
         self.links.send(("worker link, out", worker.number), ("server link, in", shard), nbytes / self._goodput, came)
 
     def _reply(self, worker: _Worker, shard: int, nbytes: float, event: Callable[[], None]) -> None:
-        """Send a message to a worker, behind those that the shard has sent to it before."""
+        """Send a message from a shard to a worker, behind the shard's earlier messages to it."""
         came = partial(self._after, self._cluster.round_trip_s / 2, event)
         self.links.send(("server link, out", shard), ("worker link, in", worker.number), nbytes / self._goodput, came)
 

@@ -44,7 +44,7 @@ _ROWS_AT_ONCE = 1024
 
 
 def write_fasttext(stream: BinaryIO, loaded: Vectors) -> None:
-    """Write a model in which known words have their vectors, and the n-grams compose those of other words.
+    """Write a model in which known words have their own vectors, and other words are composed of their n-grams.
 
     Where counts are unknown or below 1, 1 is written, because fastText draws negatives by them. Raises UsageError for
     vectors without n-grams, OutputError for a word that the format cannot hold, OSError when the disk refuses.

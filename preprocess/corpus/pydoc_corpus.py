@@ -47,7 +47,7 @@ class _ParseJob(Job):
 
 
 def _parsed(processes: int) -> Iterator[list[str]]:
-    """Yield the paragraphs of each group of files, in order, as soon as those before it have been parsed."""
+    """Yield the paragraphs of each group of files, in order, as soon as all earlier groups have been parsed."""
     paths = list(source_files())
     groups = [paths[at : at + FILES_PER_TASK] for at in range(0, len(paths), FILES_PER_TASK)]
     early: dict[int, list[str]] = {}

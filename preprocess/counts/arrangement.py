@@ -1,8 +1,8 @@
 """Arrange the words of a vocabulary as table rows, and cut the rows into partitions.
 
 Frequent words come first, because most entries of the matrix have a frequent word: a strip of training holds the rows
-of one partition and fetches only those rows of more frequent partitions that it needs. Each partition takes part in
-about as much work, so frequent words share small partitions and rare words large ones.
+of one partition and fetches only those rows of more frequent partitions that it needs. All partitions take part in
+about the same amount of work, so frequent words share small partitions and rare words large ones.
 
 Common words are dealt to their partitions at random, so that blocks and tiles hold words of mixed frequency: sorted
 inside a partition, they scored a point lower on WordSim. Rare words follow in order. No I/O.

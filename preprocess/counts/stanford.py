@@ -44,7 +44,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
 
 
 def manifest_facts(vocabulary: Vocabulary, matrix: Path) -> dict[str, Any]:
-    """Return the facts for the dataset's manifest; those that Stanford's files do not contain are None."""
+    """Return the facts for the dataset's manifest; facts that Stanford's files do not contain are None."""
     unknown = dict.fromkeys(("weighting", "window", "tokenizer", "nltk", "lines"))
     return unknown | {
         "requested_vocabulary": len(vocabulary.words),

@@ -49,7 +49,7 @@ def _is_simple(data: Bytes, start: int, stop: int) -> bool:
             after = data[at + 1]
             if kind == _COLON and _KINDS[after] == _COLON:
                 return False
-            # contractions (cannot, gimme, gotta ...) are all cut between two equal letters; NLTK decides those
+            # contractions (cannot, gimme, gotta ...) are all cut between two equal letters; NLTK decides such pieces
             if byte | 32 == after | 32 and (byte in (_HYPHEN, _STOP) or byte | 32 in (109, 110, 116)):
                 return False
     return True

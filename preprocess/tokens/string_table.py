@@ -171,7 +171,7 @@ class StringTable:
         return self._slots.nbytes + self._offsets.nbytes + self._arena.nbytes
 
     def intern(self, data: Bytes, starts: Indices, stops: Indices) -> Ids:
-        """Return the numbers of the strings data[starts[n]:stops[n]], int32 (len(starts),); add those that are new."""
+        """Return the numbers of the strings data[starts[n]:stops[n]], int32 (len(starts),); add the new strings."""
         return self._number(data, starts, stops, adding=True)
 
     def intern_group(
