@@ -119,7 +119,7 @@ def main(*args: Any) -> None:
             die_with_parent()
             exit_on_sigterm_as_first_process()
             if Path.cwd() != Path(__file__).parents[2]:  # in a checkout, that is where children find the program
-                os.environ["PYTHONSAFEPATH"] = "1"  # so that child processes do not import its files either
+                os.environ["PYTHONSAFEPATH"] = "1"  # so that children do not import files of the current folder
             program.main(list(args) or sys.argv[1:], prog_name="glovewire")
     except Ended as ended:  # raised outside click's own error handling
         ended.show()
