@@ -16,7 +16,7 @@ class MonitorConfig(Config):
         range=between(0, 65535),
         bare=0,
         metavar="[PORT]",
-        help="Serve a live dashboard until Ctrl-C; without PORT on a free one, which is printed.",
+        help="Serve a live dashboard until Ctrl-C; without PORT, on a free port, which is printed.",
     )
     linger: float | None = option(
         None,

@@ -41,13 +41,13 @@ class ServerConfig(Config):
         "RUN is then a folder of this shard's own, with copies of the others' checkpoints.",
     )
     checkpoint_every: int = option(
-        0, range=at_least(0), metavar="EPOCHS", help="Checkpoint after this many epochs (tensors: updates); 0 is never."
+        0, range=at_least(0), metavar="EPOCHS", help="Checkpoint after this many epochs (tensors: updates); 0: never."
     )
     checkpoints: str | None = option(
         None,
         check=check_url,
         metavar="URL",
-        help="Keep this shard's checkpoints in a store, too; one that is started again on an empty disk brings them.",
+        help="Keep this shard's checkpoints in a store, too; a shard restarted on an empty disk downloads them.",
     )
     keep_checkpoints: int = option(
         3,
@@ -83,13 +83,14 @@ class ServerConfig(Config):
     insecure: bool = option(
         False, help="Without --keys, allow addresses that other machines can reach: they may all connect."
     )
-    resume: bool = option(False, help="Go on from the newest checkpoint in the run folder, with its options.")
+    resume: bool = option(False, help="Resume from the newest checkpoint in the run folder, with its options.")
     recover: bool = option(
         False,
-        help="For a shard that is started again whenever it dies: take part in what RUN holds, from the newest "
-        "checkpoint.",
+        help="For a shard that a supervisor restarts: rejoin the run in RUN from its newest checkpoint.",
     )
-    init: Path | None = option(None, check=check_place, help="Run folder, or its URL, whose vectors words begin with.")
+    init: Path | None = option(
+        None, check=check_place, help="Run folder, or its URL, whose vectors initialise the words."
+    )
     verify: bool = like(SharedOptions, "verify")
     hold: bool = option(False, hidden=True, help="After every sweep, wait until an observer has pulled the rows.")
     join: bool = option(False, hidden=True, help="The run folder was prepared by the parent process.")
@@ -162,7 +163,7 @@ class Identity:
 
 def parse_shard(text: str) -> tuple[int, int]:
     """Return the two numbers of `K/S`; UsageError for any other text."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text, re.ASCII)
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
     if match is None:
-        raise UsageError(f"shard must look like 0/1, not {text!r}")
+        raise UsageError(f"shard must look like 0/1, not {text[:80]!r}")
     return int(match[1]), int(match[2])

@@ -58,7 +58,7 @@ class Leaving:
     def leave(self) -> None:
         """Write the final checkpoint and, on shard 0, the vectors or tensors of all shards; raise if the run failed.
 
-        Raises Superseded if the run goes on in another generation.
+        Raises Superseded if the run continues in another generation.
         """
         config = self.config
         if self.end.ending is Ending.FAILED:

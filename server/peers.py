@@ -158,7 +158,7 @@ class Peers:
             there = [heard for heard in list(self._heard.values()) if heard.generation == generation]
             if any(noted.entry != own.entry for heard in there if (noted := self._noted(heard, own)) is not None):
                 was = f"this shard was in generation {own.generation} before, and its folder is an older state"
-                raise generations.Superseded(f"{was}: going on in the next generation")
+                raise generations.Superseded(f"{was}: continuing in the next generation")
             if any(self._is_known(heard, own) for heard in there):
                 return
             self._ended.wait(0.05)
@@ -168,7 +168,7 @@ class Peers:
 
         At the end of the run that time begins anew with each piece of a file that is copied, because the others hear of
         the end after they have copied what belongs to it. A shard that has left, too, and no longer answers need not
-        know. Raises Superseded if the run goes on.
+        know. Raises Superseded if the run continues.
         """
         config, began = self._config, time.monotonic()
         own = generations.mark_of(config) or Mark()

@@ -145,7 +145,7 @@ class StoredCheckpoints:
             names = store.names()
             if f"{self._name}.json" in names or any(name.endswith(f".{self._name}") for name in _parts(names)):
                 raise errors.OutputError(
-                    f"{store.url} holds checkpoints of a run: go on with it (--recover), name "
+                    f"{store.url} holds checkpoints of a run: continue that run (--recover), name "
                     "another place or remove them"
                 )
 

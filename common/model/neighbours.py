@@ -1,7 +1,7 @@
 """Search for the nearest words: cosine similarity, top k and analogies over unit vectors. No I/O.
 
 `glovewire neighbours`, `glovewire evaluate` and the dashboard use this search. Words with equal cosines are listed in
-row order, so that results are reproducible. An unseen word is searched by the vector that its n-grams compose.
+row order, so that results are reproducible. An unseen word is searched by the vector composed of its n-grams.
 """
 
 from collections.abc import Sequence

@@ -270,7 +270,7 @@ class Score(Message):
 
 @message
 class Proceed(Message):
-    """Let a run that waits after every sweep grant its first `epochs` epochs; a number above its own lets it end."""
+    """Allow a run that waits after every sweep to grant the strips of its first `epochs` epochs; more let it end."""
 
     epochs: int
 

@@ -84,7 +84,7 @@ def decode_sample(frames: Sequence[Frame]) -> Numbered:
     _check_greeting(frames[1])
     sample = decode_header(frames[2])
     if sample.message.topic.encode() != bytes(frames[0]):
-        raise ProtocolError(f"no sample called {type(sample.message).__name__} under this topic")
+        raise ProtocolError(f"a sample {type(sample.message).__name__} does not belong to this topic")
     return sample
 
 

@@ -109,7 +109,7 @@ class Copies:
         if self._config.shard:
             raise errors.BadRequest("shard 0 alone begins generations of the run")
         if not self.is_whole:
-            raise errors.NotReady("shard 0 has not heard of the others' folders yet")
+            raise errors.NotReady("shard 0 has not read the other shards' folders yet")
         wanted, newest = generations.parse_generation(text, "the generation"), generations.newest(self._config.out)
         if wanted.number == (0 if newest is None else newest.number + 1):
             if wanted.ended and (newest is None or generations.unfinished(self._config, newest)):

@@ -230,7 +230,7 @@ def complete(run: Path) -> list[tuple[int, int, str, int]]:
 def _pass_over(label: str, error: ArtifactError) -> None:
     """Log that a damaged checkpoint is passed over; raise ArtifactError if it may be whole, but cannot be read."""
     if artifacts.is_unreadable(error):
-        raise ArtifactError(f"{error}; to go on from an earlier checkpoint, remove this one's folder") from error
+        raise ArtifactError(f"{error}; to resume from an earlier checkpoint, remove this one's folder") from error
     logger.warning(log.line("checkpoint_skipped", label=label, why=error))
 
 

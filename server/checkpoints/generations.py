@@ -206,7 +206,7 @@ def has_ended(config: ServerConfig, generation: Generation) -> bool:
         return False
     if found.ended and found.number == generation.number + 1:
         return True
-    raise Superseded(f"another shard was started again: going on with it in generation {found.number} of the run")
+    raise Superseded(f"another shard was restarted: continuing in generation {found.number} of the run")
 
 
 # ---- leaving a generation
@@ -280,7 +280,7 @@ def has_results(config: ServerConfig, end: Generation) -> bool:
 
 
 def outcome(config: ServerConfig, generation: Generation, dataset: str | None = None) -> str:
-    """Return the ending of a generation once every shard has finished it; "" before that, and if the run goes on."""
+    """Return the ending of a generation once every shard has finished it; "" before that, and if the run continues."""
     if generation.shards != config.shards or unfinished(config, generation):
         return ""
     label = final_label(generation.number)

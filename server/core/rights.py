@@ -34,7 +34,7 @@ RIGHTS: dict[type[m.Message], Right] = {
     m.Push: Right("push rows", TRAINERS),
     m.Report: Right("report losses", TRAINERS),
     m.Score: Right("publish scores", TRAINERS),
-    m.Proceed: Right("let a run that waits go on", TRAINERS),
+    m.Proceed: Right("let a waiting run continue", TRAINERS),
     m.Create: Right("create tensors", TRAINERS),
     m.Checkpoint: Right("ask for checkpoints", ADMINS),
     m.Finish: Right("end the run", ADMINS),

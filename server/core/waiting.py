@@ -105,10 +105,10 @@ class WaitingRequests:
         if share is None:
             return
         if len(share.keys) >= MAX_WAITING_PER_SESSION:
-            raise LimitExceeded(f"{MAX_WAITING_PER_SESSION} requests of yours wait already")
+            raise LimitExceeded(f"{MAX_WAITING_PER_SESSION} of your requests are waiting already")
         further = nbytes and share.nbytes  # the first one with an array is always taken
         if further and (share.nbytes + nbytes > SESSION_BYTES or self._nbytes + nbytes > TOTAL_BYTES):
-            raise LimitExceeded(f"requests of yours that hold {share.nbytes >> 20} MiB wait already")
+            raise LimitExceeded(f"your waiting requests already hold {share.nbytes >> 20} MiB: wait for replies")
 
     def remove(self, peer: Peer, number: int) -> None:
         """Forget a request that has been answered; do nothing if it does not wait."""

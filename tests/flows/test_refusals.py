@@ -79,6 +79,10 @@ WRONG = {
     "shards of no server": (["train", "data", "--out", "run", "--store", "shared", "--servers", "2"], ["servers"]),
     "a shard too many": (["server", "data", "--out", "run", "--shard", "3/2"], ["shard", "3/2"]),
     "a shard that is none": (["server", "data", "--out", "run", "--shard", "one"], ["shard must look like 0/1"]),
+    "a shard of 5,000 digits": (
+        ["server", "data", "--out", "run", "--shard", f"0/{'1' * 5000}"],
+        ["shard must look like 0/1"],
+    ),
     "a server for NaN": (["server", "data", "--out", "run", *NAN], ["learning", "nan"]),
     "open to other machines": (["server", "data", "--out", "run", "--bind", "tcp://0.0.0.0:0"], ["--insecure"]),
     "open in another way": (["server", "data", "--out", "run", "--publish", "tcp://*:0"], ["--insecure"]),

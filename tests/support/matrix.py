@@ -123,7 +123,7 @@ def finish(stage: Stage, outcome: Outcome, deadline: float) -> None:
     for worker in stage.unheard & failed.keys():
         if f"has not answered for {SILENCE_S:g} s" in failed[worker]:
             failed.pop(worker)
-            outcome.end = f"completes; a worker that did not hear it ends after {SILENCE_S:g} s of silence"
+            outcome.end = f"completes; a worker that missed the end exits after {SILENCE_S:g} s of silence"
     outcome.problems += [f"{one.name}: {why}" for one, why in failed.items()]
 
 

@@ -270,7 +270,7 @@ def test_one_that_a_disk_does_not_read_is_not_passed_over(dataset: Dataset, tmp_
     """It may be readable later. Seen to fail: the training began anew (simulation, seed 5939)."""
     for round in (3, 6):
         cut(dataset, tmp_path, round)
-    text = "Input/output error; to go on from an earlier checkpoint, remove this one's folder"
+    text = "Input/output error; to resume from an earlier checkpoint, remove this one's folder"
     part = checkpoint.part_folder(tmp_path, "round-00000006", 1, 2)
     with unreadable(part / file), pytest.raises(ArtifactError, match=text):
         checkpoint.newest(tmp_path)
@@ -283,7 +283,7 @@ def test_one_of_which_a_disk_does_not_tell_whether_it_is_there_is_not_passed_ove
     for round in (3, 6):
         cut(dataset, tmp_path, round)
     part = checkpoint.part_folder(tmp_path, "round-00000006", 1, 2)
-    text = f"{part} cannot be read: Input/output error; to go on from an earlier"
+    text = f"{part} cannot be read: Input/output error; to resume from an earlier"
     with untold(part), pytest.raises(ArtifactError, match=text):
         checkpoint.newest(tmp_path)
     assert checkpoint.newest(tmp_path) == ("round-00000006", 2)

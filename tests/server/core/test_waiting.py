@@ -112,7 +112,7 @@ def test_no_session_takes_all_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
     requests, greedy = WaitingRequests(), session(b"g")
     for number in range(4):
         requests.add(lease(number, greedy))
-    with pytest.raises(LimitExceeded, match="4 requests of yours"):
+    with pytest.raises(LimitExceeded, match="4 of your requests"):
         requests.add(lease(4, greedy))
     for number in range(6):
         requests.add(lease(number, session(b"%d" % number)))
@@ -128,7 +128,7 @@ def test_requests_that_wait_hold_few_bytes(monkeypatch: pytest.MonkeyPatch) -> N
     requests.add(rows_pull(1, greedy, 5))
     requests.add(rows_pull(2, greedy, 5))
     requests.add(rows_pull(2, greedy, 5))
-    with pytest.raises(LimitExceeded, match="hold 0 MiB"):
+    with pytest.raises(LimitExceeded, match="already hold 0 MiB"):
         requests.add(rows_pull(3, greedy, 1))
     big = session(b"big")
     requests.add(lease(7, big))
