@@ -78,7 +78,7 @@ def test_sizes_are_counted_over_all_frames() -> None:
 
 def test_a_sample_under_another_topic_or_with_another_number_of_frames_is_none() -> None:
     frames = wire.encode_sample("run", 1, m.Event(0.0, "joined", "w0", ""))
-    with pytest.raises(ProtocolError, match="under this topic"):
+    with pytest.raises(ProtocolError, match="does not belong to this topic"):
         wire.decode_sample([b"loss", *frames[1:]])
     with pytest.raises(ProtocolError, match="3 frames"):
         wire.decode_sample(frames[:2])
