@@ -176,13 +176,13 @@ class TrainingOptions(Config):
     staleness: str = option(
         "none",
         metavar="POLICY",
-        help="Minibatch, what a gradient of old rows counts: none, inverse (1/age), hyperbolic:B (half at age B), gap "
+        help="Minibatch: weight of a gradient of old rows: none, inverse (1/age), hyperbolic:B (half at age B), gap "
         "(by how far the rows moved), dc:L (corrected by L times that).",
     )
     clock: str = option("row", per={"tensors": "table"}, choices=CLOCKS, help="Age counts changes of the row, or all.")
     rate_shape: str = option("linear", per={"tensors": "constant"}, choices=RATE_SHAPES, help="How the rate falls.")
     warmup: float = option(0.0, range=FRACTION, help="Fraction of the training in which the rate rises from zero.")
-    momentum: float = option(0.9, range=FRACTION, help="Momentum of momentum and nesterov.")
+    momentum: float = option(0.9, range=FRACTION, help="For momentum and nesterov: decay of the velocity.")
     beta1: float = option(0.9, range=FRACTION, help="For adam and adamw: decay of the mean gradient.")
     beta2: float = option(0.999, range=FRACTION, help="For adam and adamw: decay of the mean squared gradient.")
     epsilon: float = option(1e-8, range=_AMOUNT, help="For adam and adamw: added to the root.")
