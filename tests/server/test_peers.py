@@ -152,6 +152,16 @@ def test_on_an_empty_disk_a_shard_waits_until_it_knows_the_others_generation(
     assert generations.newest(two.configs[0].out) == generation("aaaaaaaa", 5)
 
 
+def test_on_an_empty_disk_a_shard_gets_back_its_own_mark(two: Cluster) -> None:
+    """Seen to fail: only this says that it has left a generation without a final checkpoint, as dense models can."""
+    left = Mark(3, Ending.COMPLETE, Ending.COMPLETE, is_empty=True)
+    generations.create(two.configs[1].out, generation("aaaaaaaa", 3), by="0")
+    generations.write_mark(two.configs[1], 0, left)
+    two.start(1).tell_whole()
+    two.start(0).look()
+    assert generations.mark_of(two.configs[0]) == left
+
+
 def test_with_a_mark_a_shard_waits_for_the_others_as_long_as_it_was_told_to(
     two: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

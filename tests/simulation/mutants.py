@@ -190,6 +190,8 @@ MUTANTS = (
 )  # fmt: skip
 
 TESTS = {
+    "a shard that lost its disk gets back its mark":
+        "server/test_peers.py::test_on_an_empty_disk_a_shard_gets_back_its_own_mark",
     "a monitor drops late samples of an earlier run":
         "monitor/stream/test_reassembly.py::test_a_late_sample_of_the_life_before_is_none_of_this_one",
     "a push under an ended lease is refused":
