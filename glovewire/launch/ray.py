@@ -232,7 +232,7 @@ class _Actor:
         if self.state is not None and self.state.status:
             return self.state.died.replace(f"see {self.state.place.folder}", f"see {self._log.parents[1]}")
         late = self._pending is not None and time.monotonic() > self._asked + READY_S
-        return f"Ray has not placed {self._role} within {READY_S:.0f} s: has it free cores?" if late else ""
+        return f"Ray has not placed {self._role} within {READY_S:.0f} s: are enough cores free?" if late else ""
 
     def keep(self, task: Task | None) -> None:
         """Ask the actor to keep its process running, unless it has not answered yet or its process is done."""

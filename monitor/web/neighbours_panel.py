@@ -22,7 +22,7 @@ def neighbours(word: str, lookup: NeighbourLookup, now: float, *, finished: bool
     `finished`: whether the run has ended.
     """
     if not word:
-        return note("Searches the vectors of the run." if finished else "Searches the present vectors of the servers.")
+        return note("Searches the vectors of the run." if finished else "Searches the current vectors of the servers.")
     lines = []
     if lookup.progress is not None:
         lines.append(f"<div class=bar><i style='width:{lookup.progress:.0%}'></i></div>")

@@ -15,7 +15,7 @@ from glovewire.common.model.subwords import fit
 REFIT_S = 30.0
 MAX_BYTES = 128 << 20
 MAX_ASKED = 64
-FITTING = "fitting n-grams to the present vectors, to compose it"
+FITTING = "fitting n-grams to the current vectors, to compose it"
 TOO_MANY = "too many to fit n-grams to before the end of the run"
 
 

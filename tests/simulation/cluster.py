@@ -353,7 +353,7 @@ class Cluster:
         """Return whether a worker and all shards have reached each other for as long as a worker waits for an answer.
 
         Return False for shards apart, which also wait for each other, over links that may be cut, and if a shard has
-        ended: it answers nobody while it waits for the store.
+        ended: an ended shard answers no requests while it waits for the store.
         """
         if self.is_apart or not all(address in self.network.listeners for address in self.addresses):
             return False

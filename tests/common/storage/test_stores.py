@@ -91,7 +91,7 @@ def test_what_needs_a_url_takes_no_path() -> None:
 
 
 def test_a_kind_of_store_that_nobody_knows_is_refused() -> None:
-    with pytest.raises(UsageError, match="zz:// URLs such as zz:"):
+    with pytest.raises(UsageError, match="zz:// URLs such as zz://bucket/data are not supported"):
         Store("zz://bucket/data")
 
 

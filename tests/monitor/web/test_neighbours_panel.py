@@ -40,7 +40,7 @@ def known(*words: str) -> UnitVectors:
 @pytest.mark.parametrize(
     ("word", "lookup", "says"),
     [
-        ("", Fixed(), "Searches the present vectors"),
+        ("", Fixed(), "Searches the current vectors"),
         ("one", Fixed(progress=0.0), "fetching the vectors"),
         ("one", Fixed(known("one", MARKUP), progress=0.4), "width:40%"),
         ("one", Fixed(known("one", MARKUP)), "&lt;img src=x&gt;"),
