@@ -105,7 +105,7 @@ class Pipeline:
         self._config = config
         self._seconds: dict[str, float] = {}
         self._peak_bytes, self._measured = 0, 0.0
-        self._pool: Callable[..., Any] = Pool
+        self._pool: Callable[..., Any] = partial(Pool, config.processes)
 
     def run(self) -> dict[str, Any]:
         """Make the dataset; return its facts, the seconds of each phase and the peak memory in bytes."""
@@ -121,10 +121,10 @@ class Pipeline:
         if self._config.engine == "local":
             yield
             return
-        from .parallel.ray_pool import RayPool
+        from .parallel.ray_pool import RayActors
 
-        with ray_cluster.connected(self._config.address) as ray:
-            self._pool = partial(RayPool, ray)
+        with ray_cluster.connected(self._config.address) as ray, RayActors(ray, self._config.processes) as actors:
+            self._pool = actors.pool
             yield
 
     def _corpus(self) -> Corpus:
@@ -377,7 +377,7 @@ class Pipeline:
             if time.monotonic() - self._measured > _MEASURE_EVERY_S:
                 self._measure(pids)
 
-        with self._pool(self._config.processes, make_job, tick) as pool:
+        with self._pool(make_job, tick) as pool:
             for amount in pool.run(tasks):
                 phase.advance(amount)
             for _ in pool.finish():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -22,41 +23,58 @@ _TICK_S = 0.2
 class JobActor:
     """Runs a Job in a Ray actor; faults are returned as values, see `run_task`."""
 
-    def __init__(self, make_job: bytes) -> None:
+    def begin(self, make_job: bytes) -> tuple[str, Any]:
+        """Prepare for a phase, whose Job is made by the first task; see `pool._serve`."""
         from ray import cloudpickle
 
-        self._job: Callable[[], Job] = cache(cloudpickle.loads(make_job))  # see `pool._serve`
+        self._job: Callable[[], Job] = cache(cloudpickle.loads(make_job))
+        return "done", None
 
     def do(self, task: Any) -> tuple[str, Any]:
         """Process a task; return what `run_task` returns."""
         return run_task(lambda: self._job().do(task))
 
     def finish(self) -> tuple[str, Any]:
-        """Complete the work; return what `run_task` returns."""
-        return run_task(lambda: self._job().finish())
+        """Complete the phase and forget its Job, which takes memory; return what `run_task` returns."""
+        result = run_task(lambda: self._job().finish())
+        del self._job
+        return result
 
 
-class RayPool:
-    """Context manager of `processes` actors, each with its own Job; `ray` is the module, already connected."""
+class RayActors:
+    """Context manager of `count` actors for all phases of a run, since starting them takes seconds.
 
-    def __init__(
-        self, ray: Any, processes: int, make_job: Callable[[], Job], tick: Callable[[list[int]], None]
-    ) -> None:
-        self._ray, self._tick = ray, tick
-        self._make_job, self._processes = make_job, processes
+    `ray` is the module, already connected.
+    """
+
+    def __init__(self, ray: Any, count: int) -> None:
+        self._ray, self._count = ray, count
         self._actors: list[Any] = []
 
-    def __enter__(self) -> RayPool:
-        cores = share_of_cpus(self._ray, self._processes)
-        actor = self._ray.remote(num_cpus=cores, scheduling_strategy="SPREAD")(JobActor)
-        made = self._ray.cloudpickle.dumps(self._make_job)  # arrays that Ray itself passes are read-only
-        self._actors = [actor.remote(made) for _ in range(self._processes)]
+    def __enter__(self) -> RayActors:
+        actor = self._ray.remote(num_cpus=share_of_cpus(self._ray, self._count), scheduling_strategy="SPREAD")(JobActor)
+        self._actors = [actor.remote() for _ in range(self._count)]
         return self
 
     def __exit__(self, *_: object) -> None:
         for actor in self._actors:
             self._ray.kill(actor)
-        self._actors = []
+
+    @contextmanager
+    def pool(self, make_job: Callable[[], Job], tick: Callable[[list[int]], None]) -> Iterator[RayPool]:
+        """Yield the pool of one phase, in which each actor has its own Job."""
+        pool = RayPool(self._ray, self._actors, tick)
+        made = self._ray.put(self._ray.cloudpickle.dumps(make_job))  # arrays that Ray itself passes are read-only
+        for _ in pool.each("begin", made):
+            pass
+        yield pool
+
+
+class RayPool:
+    """Runs the tasks of one phase in actors; see `RayActors`."""
+
+    def __init__(self, ray: Any, actors: list[Any], tick: Callable[[list[int]], None]) -> None:
+        self._ray, self._actors, self._tick = ray, actors, tick
 
     def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
         """Yield the results of the tasks as they arrive; raise the first fault, or ProcessDied if an actor dies."""
@@ -73,13 +91,17 @@ class RayPool:
 
     def finish(self) -> Iterator[Any]:
         """Finish every job; yield once for each that has finished."""
-        running = {actor.finish.remote(): actor for actor in self._actors}
+        return self.each("finish")
+
+    def each(self, method: str, *arguments: Any) -> Iterator[Any]:
+        """Call a method of every actor; yield the results as they arrive."""
+        running = [getattr(actor, method).remote(*arguments) for actor in self._actors]
         while running:
             for reference, value in self._results(running):
-                del running[reference]
+                running.remove(reference)
                 yield value
 
-    def _results(self, running: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    def _results(self, running: Iterable[Any]) -> list[tuple[Any, Any]]:
         self._tick([os.getpid()])
         ready, _ = self._ray.wait(list(running), num_returns=1, timeout=_TICK_S)
         return [(reference, self._value(reference)) for reference in ready]
