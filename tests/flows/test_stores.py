@@ -234,8 +234,10 @@ def test_training_goes_on_whatever_the_store_does(flow: Flow, calm: bytes, monke
             if fail is None:
                 store.kill()
             store.answer = fail or Answer.WELL
-            until(lambda times=times: shard.err.count("event=not_stored") == times, shard.story)
+            made = shard.err.count("event=checkpoint")
+            until(lambda made=made: shard.err.count("event=checkpoint") > made, shard.story)
             worker.signal(signal.SIGSTOP)  # so that it is not over too soon
+            until(lambda times=times: shard.err.count("event=not_stored") == times, shard.story)
             if fail is None:
                 store.start()
             store.answer = Answer.WELL
