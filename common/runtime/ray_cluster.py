@@ -6,6 +6,7 @@ no rows are sent through it.
 
 import logging
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from ..errors import UsageError, require_extra
 
 OBJECT_STORE_BYTES = 80 << 20
 """Smallest object store, in bytes, that Ray accepts: enough for the arguments and short results of our processes."""
+_CONNECTS_WITHIN_S = 10.0
 
 
 @contextmanager
@@ -27,15 +29,28 @@ def connected(address: str | None) -> Iterator[Any]:
     require_extra("ray", "ray", "this")
     import ray
 
+    if address:
+        _check_listens(address)
     own = {} if address else {"object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, **own)
     except (ConnectionError, ValueError) as error:
-        raise UsageError(f"no Ray cluster answers at {address}") from error
+        raise UsageError(f"no Ray cluster answers at {address}: start one with `ray start --head`") from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_listens(address: str) -> None:
+    """Raise UsageError if nothing listens at HOST:PORT, which Ray itself would try for many minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon or "://" in address:
+        return  # "auto", for example
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CONNECTS_WITHIN_S).close()
+    except (OSError, OverflowError, ValueError) as error:
+        raise UsageError(f"no Ray cluster answers at {address}: {error}; start one with `ray start --head`") from error
 
 
 def share_of_cpus(ray: Any, processes: int) -> float:

@@ -1,10 +1,13 @@
-"""How much of a core each process of a run gets from Ray."""
+"""An address without a Ray cluster, and how much of a core each process of a run gets from Ray."""
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
-from glovewire.common.runtime.ray_cluster import largest_share
+from glovewire.common.errors import UsageError
+from glovewire.common.runtime.ray_cluster import connected, largest_share
 
 
 @pytest.mark.parametrize(
@@ -20,3 +23,16 @@ from glovewire.common.runtime.ray_cluster import largest_share
 )
 def test_every_process_fits_on_a_node(nodes: list[float], processes: int, share: float) -> None:
     assert largest_share(nodes, processes) == share
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:{port}", "127.0.0.1:65536", "127.0.0.1:gcs"])
+def test_an_address_at_which_nothing_listens_is_an_error_at_once(address: str) -> None:
+    """Seen to fail: Ray tried for more than six minutes."""
+    pytest.importorskip("ray", reason="needs Ray")
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    with (
+        pytest.raises(UsageError, match=r"no Ray cluster answers at 127\.0\.0\.1:.*ray start"),
+        connected(address.format(port=port)),
+    ):
+        pass
