@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from .errors import BindError, require_extra
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 STATES = ("training", "late", "lost", "left")
 T = TypeVar("T")
+F = TypeVar("F", "CounterMetricFamily", "GaugeMetricFamily")
 MAX_NAMES = 256
 
 
@@ -74,91 +75,80 @@ class RunMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
-        info = gauge("run_info", "The run; always 1.", "run")
-        info.add_metric([self.run], 1)
-        yield info
-        yield from self._run()
-        yield from self._of_workers(time.monotonic())
-        yield from self._of_shards(list(self._shards.values()))
+        yield gauge("run_info", "The run; always 1.", {self.run: 1}, "run")
+        if (sample := self._loss) is not None:
+            yield counter("entries", "Entries of the matrix trained by all workers.", sample.entries)
+            yield gauge("planned_entries", "Entries that the whole run trains.", sample.total)
+            yield gauge("epochs_done", "Epochs done.", sample.epoch)
+            yield gauge("loss", "Loss per entry, over the whole matrix.", sample.mean_loss)
+            yield gauge("bias_only_loss", "Bias-only loss per entry.", sample.mean_bias_only_loss)
+            yield gauge("vector_norm", "Mean norm of the vectors.", sample.norm)
+            yield gauge("entries_per_second", "Entries per second of all workers.", sample.entries_per_second)
+            yield gauge("training_seconds", "Time since the server began, at the last sample.", sample.t)
+        yield gauge("quality_percent", "Score of a similarity or analogy test.", self._quality.copy(), "test")
+        yield from self._of_workers(self._workers.copy(), time.monotonic())
+        yield from self._of_shards(self._shards.copy())
 
-    def _run(self) -> Iterator[Metric]:
-        sample = self._loss
-        if sample is not None:
-            yield value(counter("entries", "Entries of the matrix trained by all workers."), sample.entries)
-            yield value(gauge("planned_entries", "Entries that the whole run trains."), sample.total)
-            yield value(gauge("epochs_done", "Epochs done."), sample.epoch)
-            yield value(gauge("loss", "Loss per entry, over the whole matrix."), sample.mean_loss)
-            yield value(gauge("bias_only_loss", "Bias-only loss per entry."), sample.mean_bias_only_loss)
-            yield value(gauge("vector_norm", "Mean norm of the vectors."), sample.norm)
-            yield value(gauge("entries_per_second", "Entries per second of all workers."), sample.entries_per_second)
-            yield value(gauge("training_seconds", "Time since the server began, at the last sample."), sample.t)
-        quality = gauge("quality_percent", "Score of a similarity or analogy test.", "test")
-        for test, score in list(self._quality.items()):
-            quality.add_metric([test], score)
-        yield quality
+    def _of_workers(self, workers: dict[str, tuple[WorkerSample, float]], now: float) -> Iterator[Metric]:
+        counts = Counter(sample.state for sample, _ in workers.values())
+        yield gauge("workers", "Workers by state.", {state: counts[state] for state in STATES}, "state")
+        samples = {name: sample for name, (sample, _) in workers.items()}
+        ages = {name: sample.age_s + now - heard for name, (sample, heard) in workers.items()}
+        entries, sent, staleness = (_each(samples, field) for field in ("entries", "bytes_sent", "staleness"))
+        yield counter("worker_entries", "Entries trained by a worker.", entries, "worker")
+        yield counter("worker_sent_bytes", "Bytes that a worker has sent.", sent, "worker")
+        yield gauge("worker_last_heard_seconds", "Time since the server last heard from a worker.", ages, "worker")
+        yield gauge("worker_staleness", "Staleness of the last push of a worker, in changes.", staleness, "worker")
+        yield gauge("worker_loss", "Mean loss per entry of a worker.", _each(self._losses.copy(), "loss"), "worker")
 
-    def _of_workers(self, now: float) -> Iterator[Metric]:
-        workers = list(self._workers.values())
-        counts = Counter(sample.state for sample, _ in workers)
-        states = gauge("workers", "Workers by state.", "state")
-        for state in STATES:
-            states.add_metric([state], counts[state])
-        entries = counter("worker_entries", "Entries trained by a worker.", "worker")
-        sent = counter("worker_sent_bytes", "Bytes that a worker has sent.", "worker")
-        age = gauge("worker_last_heard_seconds", "Time since the server last heard from a worker.", "worker")
-        stale = gauge("worker_staleness", "Staleness of the last push of a worker, in changes.", "worker")
-        losses = gauge("worker_loss", "Mean loss per entry of a worker.", "worker")
-        for sample, heard in workers:
-            entries.add_metric([sample.worker], sample.entries)
-            sent.add_metric([sample.worker], sample.bytes_sent)
-            age.add_metric([sample.worker], sample.age_s + now - heard)
-            stale.add_metric([sample.worker], sample.staleness)
-        for worker, loss in list(self._losses.items()):
-            losses.add_metric([worker], loss.loss)
-        yield from (states, entries, sent, age, stale, losses)
-
-    def _of_shards(self, shards: list[ServerSample]) -> Iterator[Metric]:
-        fields: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
-            "rows": gauge("shard_rows", "Rows that a shard owns.", "shard"),
-            "table_bytes": gauge("shard_table_bytes", "Memory that a shard's rows take.", "shard"),
-            "waiting": gauge("shard_waiting_requests", "Requests that wait for their rows.", "shard"),
-            "checkpoint_s": gauge("shard_checkpoint_seconds", "Time of the last checkpoint, -1 for none.", "shard"),
-            "pulls": counter("shard_pulls", "Pulls answered.", "shard"),
-            "pushes": counter("shard_pushes", "Pushes applied.", "shard"),
-            "repeated": counter("shard_repeated_pushes", "Repeated pushes, not applied twice.", "shard"),
-            "refused": counter("shard_refused_requests", "Requests refused.", "shard"),
-            "undelivered": counter("shard_undelivered_replies", "Replies whose receiver was gone.", "shard"),
-            "checkpoints": counter("shard_checkpoints", "Checkpoints written.", "shard"),
-            "bytes_in": counter("shard_received_bytes", "Bytes that a shard has received.", "shard"),
-            "bytes_out": counter("shard_sent_bytes", "Bytes that a shard has sent.", "shard"),
-        }
-        stale = counter("shard_pushes_by_staleness", "Pushes by staleness, in changes.", "shard", "staleness")
-        for sample in shards:
-            for field, family in fields.items():
-                family.add_metric([str(sample.shard)], getattr(sample, field))
+    def _of_shards(self, shards: dict[str, ServerSample]) -> Iterator[Metric]:
+        for field, metric, name, help in (
+            ("rows", gauge, "shard_rows", "Rows that a shard owns."),
+            ("table_bytes", gauge, "shard_table_bytes", "Memory that a shard's rows take."),
+            ("waiting", gauge, "shard_waiting_requests", "Requests that wait for their rows."),
+            ("checkpoint_s", gauge, "shard_checkpoint_seconds", "Time of the last checkpoint, -1 for none."),
+            ("pulls", counter, "shard_pulls", "Pulls answered."),
+            ("pushes", counter, "shard_pushes", "Pushes applied."),
+            ("repeated", counter, "shard_repeated_pushes", "Repeated pushes, not applied twice."),
+            ("refused", counter, "shard_refused_requests", "Requests refused."),
+            ("undelivered", counter, "shard_undelivered_replies", "Replies whose receiver was gone."),
+            ("checkpoints", counter, "shard_checkpoints", "Checkpoints written."),
+            ("bytes_in", counter, "shard_received_bytes", "Bytes that a shard has received."),
+            ("bytes_out", counter, "shard_sent_bytes", "Bytes that a shard has sent."),
+        ):
+            yield metric(name, help, _each(shards, field), "shard")
+        stale = counter("shard_pushes_by_staleness", "Pushes by staleness, in changes.", {}, "shard", "staleness")
+        for shard, sample in shards.items():
             for bin, count in sample.staleness.items():
-                stale.add_metric([str(sample.shard), bin], float(count))
-        yield from (*fields.values(), stale)
+                stale.add_metric([shard, bin], float(count))
+        yield stale
 
 
-def gauge(name: str, help: str, *labels: str) -> GaugeMetricFamily:
-    """Return a metric family for values that rise and fall; `glovewire_` is put before its name."""
+def gauge(name: str, help: str, value: float | Mapping[str, float], *labels: str) -> GaugeMetricFamily:
+    """Return the metric `glovewire_NAME`, which rises and falls: one value, or one for each value of its label."""
     from prometheus_client.core import GaugeMetricFamily
 
-    return GaugeMetricFamily(f"glovewire_{name}", help, labels=labels)
+    return _filled(GaugeMetricFamily(f"glovewire_{name}", help, labels=labels), value)
 
 
-def counter(name: str, help: str, *labels: str) -> CounterMetricFamily:
-    """Return a metric family for values that only grow, named `glovewire_NAME_total`."""
+def counter(name: str, help: str, value: float | Mapping[str, float], *labels: str) -> CounterMetricFamily:
+    """Return the metric `glovewire_NAME_total`, which only grows: one value, or one for each value of its label."""
     from prometheus_client.core import CounterMetricFamily
 
-    return CounterMetricFamily(f"glovewire_{name}", help, labels=labels)
+    return _filled(CounterMetricFamily(f"glovewire_{name}", help, labels=labels), value)
 
 
-def value(family: GaugeMetricFamily | CounterMetricFamily, one: float) -> Metric:
-    """Return `family` after adding `one`, its only value, without labels."""
-    family.add_metric([], one)
+def _filled(family: F, value: float | Mapping[str, float]) -> F:
+    if isinstance(value, Mapping):
+        for label, one in value.items():
+            family.add_metric([label], one)
+    else:
+        family.add_metric([], value)
     return family
+
+
+def _each(samples: Mapping[str, object], field: str) -> dict[str, float]:
+    return {name: getattr(sample, field) for name, sample in samples.items()}
 
 
 def _put(kept: dict[str, T], name: str, one: T) -> None:

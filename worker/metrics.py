@@ -45,6 +45,4 @@ class WorkerMetrics:
     def collect(self) -> Iterator[Metric]:
         """Yield every count as a Prometheus metric."""
         for key, (name, description) in COUNTED.items():
-            family = counter(name, description, "worker")
-            family.add_metric([self._name], self._counts[key])
-            yield family
+            yield counter(name, description, {self._name: self._counts[key]}, "worker")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from glovewire.common.prometheus import Exposition, RunMetrics, gauge, value
+from glovewire.common.prometheus import Exposition, RunMetrics, gauge
 from glovewire.common.protocol.messages import Message
 
 from ..history.history import RunHistory
@@ -37,5 +37,5 @@ class Prometheus:
         yield from self._metrics.collect()
         silence = self._history.silence_s(time.monotonic())
         if silence is not None:
-            yield value(gauge("last_sample_age_seconds", "Time since the last sample of any kind."), silence)
-        yield value(gauge("samples_missing", "Samples of the stream that have not arrived."), self._history.lost)
+            yield gauge("last_sample_age_seconds", "Time since the last sample of any kind.", silence)
+        yield gauge("samples_missing", "Samples of the stream that have not arrived.", self._history.lost)
