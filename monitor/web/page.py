@@ -25,11 +25,8 @@ WORKERS_EVERY = 20
 MAX_WORD = 100
 MAX_HEIGHT_PX = {"workers": 300, "shards": 300, "settings": 300, "neighbours": 380}
 """Largest height of some panels, which scroll beyond it, so that they fit beside the column of charts."""
-ALWAYS = ("status", "tiles", "workers", "neighbours")
 OPTIONAL = ("settings", "staleness", "hot_rows")
 """Panels whose card is hidden while they are empty."""
-LIVE = (*ALWAYS, *OPTIONAL, "shards", "events")
-RECORDED = (*ALWAYS, "settings")
 
 
 class Page:
@@ -52,7 +49,7 @@ class Page:
         self._query.on_change("value", self._look_up)
         # A recorded run contains only losses, so its page shows no shards.
         self._live = len(histories) == 1 and not (histories[0].finished and not histories[0].shards)
-        self._panels = {name: self._panel(name) for name in (LIVE if self._live else RECORDED)}
+        self._panels = {name: self._panel(name) for name in self._markup(time.monotonic())}
         self.update()
         self._document = document
         self._fill(document)
@@ -103,6 +100,7 @@ class Page:
             return {
                 "workers": panels.comparison(self._histories, colours),
                 "status": f"<div class=status><b class=run>{len(self._histories)} runs compared</b></div>",
+                "tiles": "",
                 "settings": panels.compared_settings(self._histories, colours),
                 "neighbours": neighbours_panel.compared_neighbours(self._word, self._histories, self._lookups, colours),
             }
