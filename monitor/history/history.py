@@ -283,18 +283,6 @@ class RunHistory:
         return sorted(found, key=lambda item: (-item[1], natural_key(item[0])))[:MAX_HOT_ROWS]
 
     @property
-    def bytes_per_second(self) -> tuple[float, float]:
-        """Return the bytes per second that all servers together receive, and those that they send."""
-        shards = self.shards.values()
-        return sum(shard.received_per_second for shard in shards), sum(shard.sent_per_second for shard in shards)
-
-    @property
-    def bytes_moved(self) -> tuple[int, int]:
-        """Return the bytes that all servers together have received since their start, and those that they have sent."""
-        shards = self.shards.values()
-        return sum(shard.sample.bytes_in for shard in shards), sum(shard.sample.bytes_out for shard in shards)
-
-    @property
     def seconds(self) -> float:
         """Return the seconds from the start of training to the last sample."""
         return self.since_start(self.t)

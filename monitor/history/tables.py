@@ -6,48 +6,30 @@ from . import formatting
 from .history import RunHistory, ShardRates, WorkerState
 
 
-def worker_headings(history: RunHistory) -> tuple[str, ...]:
-    """Return the headings of the table of workers."""
-    unit = history.unit
-    if history.finished:
-        return ("worker", "state", unit, "share", *(["sent"] if _sent(history) else []))
-    rate = "per s" if history.is_dense else f"{unit}/s"  # within nine characters, for 80 columns
-    return ("worker", "state", unit, rate, "upload", "staleness", "last seen")
-
-
-def worker_cells(history: RunHistory, worker: WorkerState, now: float) -> tuple[str, ...]:
-    """Return a worker's cells under `worker_headings`, without its name and state."""
-    entries = amount(worker.entries)
+def worker_cells(history: RunHistory, worker: WorkerState, now: float) -> dict[str, str]:
+    """Return a worker's cells by their headings, without its name and state."""
+    cells = {history.unit: amount(worker.entries)}
     if history.finished:
         trained = sum(each.entries for each in history.workers.values())
-        share = f"{worker.entries / trained:.0%}" if trained else ""
-        sent = amount(worker.sample.bytes_sent, "B") if worker.sample else ""
-        return entries, share, *([sent] if _sent(history) else [])
+        cells["share"] = f"{worker.entries / trained:.0%}" if trained else ""
+        if any(each.sample for each in history.workers.values()):  # a recorded run contains only losses
+            cells["sent"] = amount(worker.sample.bytes_sent, "B") if worker.sample else ""
+        return cells
     seen = worker.age_s(now)
-    return (
-        entries,
-        amount(worker.entries_per_second),
-        f"{amount(worker.bytes_per_second, 'B')}/s",
-        str(worker.sample.staleness) if worker.sample else "",
-        "" if seen is None else formatting.age(seen),
-    )
+    rate = "per s" if history.is_dense else f"{history.unit}/s"  # within nine characters, for 80 columns
+    return cells | {
+        rate: amount(worker.entries_per_second),
+        "upload": f"{amount(worker.bytes_per_second, 'B')}/s",
+        "staleness": str(worker.sample.staleness) if worker.sample else "",
+        "last seen": "" if seen is None else formatting.age(seen),
+    }
 
 
-def _sent(history: RunHistory) -> bool:
-    """Return whether it is known what workers have sent; a recorded run contains only losses."""
-    return any(worker.sample for worker in history.workers.values())
-
-
-def shard_headings(history: RunHistory) -> tuple[str, ...]:
-    """Return the headings of a shard's traffic: the first cells of `shard_cells`."""
-    return ("pulls", "pushes", "traffic") if history.finished else ("pulls/s", "pushes/s", "traffic")
-
-
-def shard_cells(history: RunHistory, shard: ShardRates) -> tuple[str, ...]:
-    """Return a shard's cells under `shard_headings`."""
+def shard_cells(history: RunHistory, shard: ShardRates) -> dict[str, str]:
+    """Return the cells of a shard's traffic by their headings."""
     sample = shard.sample
     if history.finished:
-        counts = sample.pulls, sample.pushes, sample.bytes_in + sample.bytes_out
-        return (amount(counts[0]), amount(counts[1]), amount(counts[2], "B"))
+        moved = amount(sample.bytes_in + sample.bytes_out, "B")
+        return {"pulls": amount(sample.pulls), "pushes": amount(sample.pushes), "traffic": moved}
     pulls, pushes = amount(shard.pulls_per_second), amount(shard.pushes_per_second)
-    return pulls, pushes, f"{amount(shard.bytes_per_second, 'B')}/s"
+    return {"pulls/s": pulls, "pushes/s": pushes, "traffic": f"{amount(shard.bytes_per_second, 'B')}/s"}

@@ -1,6 +1,6 @@
 """Render one screen of the terminal view for rich, never larger than the given size. No I/O."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, JustifyMethod, RenderableType
@@ -154,41 +154,41 @@ def _axis_label(value: float) -> str:
     return f"{value:.0e}" if 0 < value < 1e-3 else shown_loss(value)[:6]
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]], room: int) -> Table:
-    """Return a table of at most `room` lines below the headings."""
+def _table(rows: Sequence[Mapping[str, str | Text]], room: int) -> Table:
+    """Return a table of at most `room` lines below the headings, which are the keys of the rows."""
     table = Table(box=None, pad_edge=False, expand=True, header_style=FAINT, padding=(0, 1, 0, 0))
-    for number, heading in enumerate(headings):
+    for number, heading in enumerate(rows[0]):
         justify: JustifyMethod = "left" if number < 2 else "right"
         table.add_column(heading, justify=justify, no_wrap=True, ratio=1 if number else 2)
     shown = rows if len(rows) <= room else rows[: room - 1]
     for row in shown:
-        table.add_row(*row)
+        table.add_row(*row.values())
     if len(shown) < len(rows):
         table.add_row(Text(f"and {len(rows) - len(shown)} more", FAINT))
     return table
 
 
 def _workers(history: RunHistory, now: float, room: int) -> Table:
-    rows: list[tuple[str | Text, ...]] = []
+    rows = []
     for worker in history.workers_by_urgency():
         state = history.worker_state(worker)
-        styled = Text(state, STATE_STYLES.get(state, ""))
-        rows.append((Text(worker.name), styled, *tables.worker_cells(history, worker, now)))
-    return _table(tables.worker_headings(history), rows, room)
+        styled = {"worker": Text(worker.name), "state": Text(state, STATE_STYLES.get(state, ""))}
+        rows.append(styled | tables.worker_cells(history, worker, now))
+    return _table(rows, room)
 
 
 def _shards(history: RunHistory, room: int) -> Table:
     rows = [
-        (
-            f"{shard.sample.shard}/{shard.sample.shards}",
-            f"{shard.sample.rows:,}",
-            *tables.shard_cells(history, shard),
-            str(shard.sample.waiting),
-            str(shard.sample.refused),
-        )
+        {
+            "shard": f"{shard.sample.shard}/{shard.sample.shards}",
+            "rows": f"{shard.sample.rows:,}",
+            **tables.shard_cells(history, shard),
+            "waiting": str(shard.sample.waiting),
+            "refused": str(shard.sample.refused),
+        }
         for _, shard in sorted(history.shards.items())
     ]
-    return _table(("shard", "rows", *tables.shard_headings(history), "waiting", "refused"), rows, room)
+    return _table(rows, room)
 
 
 def _events(history: RunHistory, room: int) -> list[RenderableType]:

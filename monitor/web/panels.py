@@ -4,17 +4,16 @@ Names come from the network: `escape` is applied to every value before it become
 """
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from glovewire.common.model.neighbours import UnitVectors
-from glovewire.common.protocol.messages import ServerSample
 from glovewire.common.text import amount, shown_loss
 
 from ..history import formatting
 from ..history.colours import worker_colours
 from ..history.history import RunHistory
 from ..history.scores import MAX_SCORES, newest_scores
-from ..history.tables import shard_cells, shard_headings, worker_cells, worker_headings
+from ..history.tables import shard_cells, worker_cells
 
 MAX_ROWS = 64
 MAX_SHOWN_EVENTS = 40
@@ -110,11 +109,12 @@ def _traffic(history: RunHistory) -> list[str]:
     """Return a tile with the servers' traffic: rates, or totals of a finished run; no tile without shard samples."""
     if not history.shards:
         return []
+    shards = history.shards.values()
     if history.finished:
-        received, sent = (amount(count, "B") for count in history.bytes_moved)
-        return [_tile("servers received", received, f"and sent {sent}")]
-    received, sent = (f"{amount(rate, 'B')}/s" for rate in history.bytes_per_second)
-    return [_tile("servers receive", received, f"and send {sent}")]
+        received, sent = sum(each.sample.bytes_in for each in shards), sum(each.sample.bytes_out for each in shards)
+        return [_tile("servers received", amount(received, "B"), f"and sent {amount(sent, 'B')}")]
+    rates = sum(each.received_per_second for each in shards), sum(each.sent_per_second for each in shards)
+    return [_tile("servers receive", f"{amount(rates[0], 'B')}/s", f"and send {amount(rates[1], 'B')}/s")]
 
 
 def workers(history: RunHistory, now: float) -> str:
@@ -123,9 +123,12 @@ def workers(history: RunHistory, now: float) -> str:
     for worker in history.workers_by_urgency():
         state = history.worker_state(worker)
         kind = state if state in _STATES else "other"
-        name = f"<span class=name>{dot(colours[worker.name])}{escape(worker.name)}</span>"
-        rows.append((name, f"<span class='state {kind}'>{escape(state)}</span>", *worker_cells(history, worker, now)))
-    return table(worker_headings(history), rows, "no workers yet")
+        cells = {
+            "worker": f"<span class=name>{dot(colours[worker.name])}{escape(worker.name)}</span>",
+            "state": f"<span class='state {kind}'>{escape(state)}</span>",
+        }
+        rows.append(cells | worker_cells(history, worker, now))
+    return table(rows[0] if rows else (), [row.values() for row in rows], "no workers yet")
 
 
 def shards(history: RunHistory) -> str:
@@ -133,25 +136,24 @@ def shards(history: RunHistory) -> str:
     order = [shard for _, shard in sorted(history.shards.items())]
     most_rows = max(shard.sample.rows for shard in order) if len(order) > 1 else 0
     most_traffic = max(shard.bytes_per_second for shard in order) if len(order) > 1 and not history.finished else 0.0
-    headings = ("shard", "rows", "memory", *shard_headings(history), "waiting", "repeated", "refused", "checkpoints")
     rows = []
     for shard in order:
-        sample, (pulls, pushes, traffic) = shard.sample, shard_cells(history, shard)
+        sample, cells = shard.sample, shard_cells(history, shard)
+        checkpoints = f"{sample.checkpoints} · {sample.checkpoint_s:.2f} s" if sample.checkpoints else "none"
         rows.append(
-            (
-                str(sample.shard),
-                _meter(sample.rows, most_rows, f"{sample.rows:,}"),
-                amount(sample.table_bytes, "B"),
-                pulls,
-                pushes,
-                _meter(shard.bytes_per_second, most_traffic, traffic),
-                str(sample.waiting),
-                f"{sample.repeated:,}",
-                f"{sample.refused:,}",
-                _checkpoints(sample),
-            )
+            {
+                "shard": str(sample.shard),
+                "rows": _meter(sample.rows, most_rows, f"{sample.rows:,}"),
+                "memory": amount(sample.table_bytes, "B"),
+                **cells,
+                "traffic": _meter(shard.bytes_per_second, most_traffic, cells["traffic"]),
+                "waiting": str(sample.waiting),
+                "repeated": f"{sample.repeated:,}",
+                "refused": f"{sample.refused:,}",
+                "checkpoints": checkpoints,
+            }
         )
-    return table(headings, rows, "no shard has reported yet")
+    return table(rows[0] if rows else (), [row.values() for row in rows], "no shard has reported yet")
 
 
 def _meter(value: float, most: float, text: str) -> str:
@@ -159,10 +161,6 @@ def _meter(value: float, most: float, text: str) -> str:
     if most <= 0:
         return escape(text)
     return f"<span class=meter><i style='width:{value / most:.0%}'></i></span>{escape(text)}"
-
-
-def _checkpoints(sample: ServerSample) -> str:
-    return f"{sample.checkpoints} · {sample.checkpoint_s:.2f} s" if sample.checkpoints else "none"
 
 
 def staleness(history: RunHistory) -> str:
@@ -254,7 +252,7 @@ def comparison(histories: Sequence[RunHistory], colours: Sequence[str]) -> str:
     return table(("run", *headings, norm, unit, "time", f"{unit}/s", "workers"), rows, "nothing to compare")
 
 
-def table(headings: Sequence[str], rows: Sequence[Sequence[str]], none: str = "") -> str:
+def table(headings: Iterable[str], rows: Sequence[Iterable[str]], none: str = "") -> str:
     """Return an HTML table of the first MAX_ROWS rows; `rows` hold HTML. Without rows, return the text `none`."""
     if not rows:
         return note(none)
