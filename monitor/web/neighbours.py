@@ -11,16 +11,16 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
 from glovewire.common.array_types import Rows
 from glovewire.common.client.pending import Pending, expect
 from glovewire.common.endings import Ending
-from glovewire.common.errors import ArtifactError, GlovewireError, LimitExceeded, ProtocolError
+from glovewire.common.errors import ArtifactError, DeadlineExceeded, GlovewireError, LimitExceeded, ProtocolError
 from glovewire.common.model.neighbours import UnitVectors, unit_rows
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.postprocess import flattened_in_pieces
@@ -38,8 +38,7 @@ PIECE_BYTES = 4 << 20
 PIECE_WORDS = 1 << 15
 MAX_BYTES = 512 << 20
 
-Requests = Generator[m.Message | None, Any, None]
-"""Yields requests and receives each reply through `send`; yields None between the parts of a computation."""
+M = TypeVar("M", bound=m.Message)
 
 
 class RunLookup:
@@ -85,11 +84,7 @@ class ServerLookup:
         self._requests, self._keys = requests, keys
         name = f"monitor-{secrets.token_hex(4)}"
         self._name = name if keys is None else keys.session_name(name)
-        self._client: RequestClient | None = None
-        self._reply: Pending[m.Message] = Pending()
-        self._asked_at = 0.0
-        self._fetching: Requests | None = None
-        self._computing = False
+        self._fetching: Generator[None, None, None] | None = None
         self._words: list[str] = []
         self._run = ""
         self._done = self._total = 0
@@ -117,34 +112,26 @@ class ServerLookup:
             return
         self.error = ""
         self._fetching, self._done, self._total = self._fetch(addresses, now), 0, 0
-        try:
-            self._send(next(self._fetching))
-        except GlovewireError as error:
-            self._end(str(error))
+        self.step()
 
     def step(self) -> None:
         """Process a reply if one has arrived, and send the next request; fit n-grams if requested. Never waits."""
-        if self._client is None or self._fetching is None:
+        if self._fetching is None:
             if self.vectors is not None:
                 self._unseen.step(self.vectors, self.fetched_at)
             return
         try:
-            if self._computing:
-                self._send(self._fetching.send(None))
-                return
-            self._client.poll(0, silence=False)
-            if self._reply.done:
-                self._send(self._fetching.send(self._reply.get()))  # this may connect to the next shard
-            elif time.monotonic() - self._asked_at > ANSWER_S:
-                self._end(f"{self._client.where(0)} does not answer")
+            next(self._fetching)
         except StopIteration:
-            self._end("")
+            self._fetching = None
         except GlovewireError as error:
-            self._end(str(error))
+            self.error, self._fetching = str(error), None
 
     def close(self) -> None:
         """Stop fetching and fitting; may be called twice."""
-        self._end("")
+        if self._fetching is not None:
+            self._fetching.close()
+            self._fetching = None
         self._unseen.close()
 
     def vectors_for(self, word: str) -> tuple[UnitVectors | None, float]:
@@ -157,30 +144,15 @@ class ServerLookup:
         """Return why unseen words cannot be composed, or not yet; "" if only unknown n-grams can prevent it."""
         return self._unseen.reason()
 
-    def _end(self, error: str) -> None:
-        self.error, self._fetching = error, None
-        if self._client is not None:
-            self._client.close()
-            self._client = None
+    def _fetch(self, addresses: Sequence[str], now: float) -> Generator[None, None, None]:
+        """Request the words (once per run) and all rows from the shards in turn; then set `vectors`.
 
-    def _connect(self, address: str) -> None:
-        if self._client is not None:
-            self._client.close()
-        self._client = RequestClient([address], "monitor", keys=self._keys)
-
-    def _send(self, request: m.Message | None) -> None:
-        assert self._client is not None
-        self._computing = request is None
-        if request is not None:
-            self._reply, self._asked_at = Pending(), time.monotonic()
-            self._client.request(0, request, self._reply)
-
-    def _fetch(self, addresses: Sequence[str], now: float) -> Requests:
-        """Request the words (once per run) and all rows from the shards in turn; then set `vectors`."""
+        Yields while no reply has arrived, and between the parts of a computation.
+        """
         shards, run = [], ""
         for address in addresses:
-            self._connect(address)
-            status = json.loads(bytes(expect((yield m.GetStatus()), m.Status).body))
+            with self._connection(address) as client:
+                status = json.loads(bytes((yield from _ask(client, m.GetStatus(), m.Status)).body))
             run = str(status["run"])
             shards.append((int(status["rows"][0]), int(status["rows"][1]), address, int(status["shards"])))
         shards.sort()
@@ -192,44 +164,64 @@ class ServerLookup:
             self._unseen.forget()
         vectors = np.empty((0, 0), np.float32)
         for first, last, address, _ in shards:
-            self._connect(address)
-            hello = m.Hello("observer", self._name, secrets.randbits(62), "")
-            options = TrainingOptions.from_message(expect((yield hello), m.Welcome).options)
-            layout = RowLayout.of(options)
-            if not vectors.size:
-                if self._total * layout.dim * 4 > MAX_BYTES:
-                    raise LimitExceeded(f"{self._total:,} vectors of {layout.dim} dimensions are too many to fetch")
-                vectors = np.empty((self._total, layout.dim), np.float32)
-            yield from self._fetch_words(first, last)
-            yield from self._fetch_rows(first, last, layout, vectors)
-            yield m.Leave(Ending.LEFT)
+            with self._connection(address) as client:
+                hello = m.Hello("observer", self._name, secrets.randbits(62), "")
+                options = TrainingOptions.from_message((yield from _ask(client, hello, m.Welcome)).options)
+                layout = RowLayout.of(options)
+                if not vectors.size:
+                    if self._total * layout.dim * 4 > MAX_BYTES:
+                        raise LimitExceeded(f"{self._total:,} vectors of {layout.dim} dimensions are too many to fetch")
+                    vectors = np.empty((self._total, layout.dim), np.float32)
+                yield from self._fetch_words(client, first, last)
+                yield from self._fetch_rows(client, first, last, layout, vectors)
+                yield from _ask(client, m.Leave(Ending.LEFT), m.Message)
         if options.spectrum != 1.0:  # as for vectors.npy, so that cosines are those of `glovewire neighbours`
             yield from flattened_in_pieces(vectors, options.spectrum)
             for start in range(0, len(vectors), PIECE_WORDS):
                 vectors[start : start + PIECE_WORDS] = unit_rows(vectors[start : start + PIECE_WORDS])
-                yield None
+                yield
         self._unseen.weight = options.subwords
         self.vectors, self.fetched_at = UnitVectors(self._words, vectors), now
 
-    def _fetch_words(self, first: int, last: int) -> Requests:
+    def _connection(self, address: str) -> RequestClient:
+        return RequestClient([address], "monitor", keys=self._keys)
+
+    def _fetch_words(self, client: RequestClient, first: int, last: int) -> Iterator[None]:
         while len(self._words) < last:
             start = len(self._words)
-            reply = expect((yield m.GetWords(start, min(start + PIECE_WORDS, last))), m.Words)
+            reply = yield from _ask(client, m.GetWords(start, min(start + PIECE_WORDS, last)), m.Words)
             found = bytes(reply.words).decode("utf-8", "replace").split("\n")[:-1]
             if not found:
                 raise ProtocolError(f"rows {first}..{last} have no words")
             self._words += found
 
-    def _fetch_rows(self, first: int, last: int, layout: RowLayout, into: Rows) -> Requests:
+    def _fetch_rows(
+        self, client: RequestClient, first: int, last: int, layout: RowLayout, into: Rows
+    ) -> Iterator[None]:
         step = max(1, PIECE_BYTES // (layout.width * 4))
         for start in range(first, last, step):
             end = min(start + step, last)
-            reply = expect((yield m.Pull("rows", start, end, m.NO_VERSION)), m.Rows)
+            reply = yield from _ask(client, m.Pull("rows", start, end, m.NO_VERSION), m.Rows)
             values = np.require(reply.values, np.float32, "A")
             if values.shape != (end - start, layout.width):
                 raise ProtocolError(f"rows of shape {values.shape} instead of {(end - start, layout.width)}")
             into[start:end] = unit_rows(layout.vectors(values))
             self._done = end
+
+
+def _ask(client: RequestClient, request: m.Message, kind: type[M]) -> Generator[None, None, M]:
+    """Send a request, yield until its reply has arrived, and return it; DeadlineExceeded after ANSWER_S."""
+    reply: Pending[m.Message] = Pending()
+    deadline = time.monotonic() + ANSWER_S
+    client.request(0, request, reply)
+    while not reply.done:
+        yield
+        client.poll(0, silence=False)
+        if not reply.done and time.monotonic() > deadline:
+            raise DeadlineExceeded(f"{client.where(0)} does not answer")
+    answer = reply.get()
+    assert answer is not None
+    return expect(answer, kind)
 
 
 NeighbourLookup = RunLookup | ServerLookup
