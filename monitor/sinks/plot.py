@@ -11,7 +11,6 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,8 +80,7 @@ def draw(histories: RunHistory | Sequence[RunHistory], title: str = "") -> Figur
     dense = all(history.is_dense for history in runs)
     for history, colour in zip(runs, cycle([OVERALL_COLOUR] if len(runs) == 1 else RUN_COLOURS), strict=False):
         look = _Look(colour, OVERALL) if len(runs) == 1 else _Look(colour, _literal(history.title), alone=False)
-        _draw_axes(by_time, history, partial(_seconds, history, scale), look)
-        _draw_axes(by_done, history, partial(_done, history), look)
+        _draw_losses(by_time, by_done, history, scale, look)
         if scored:
             _draw_scores(panels[2], history, look)
     by_time.set_xlabel(f"training time ({unit})", color=INK)
@@ -107,12 +105,9 @@ class _Look:
     alone: bool = True
 
 
-def _seconds(history: RunHistory, scale: float, point: Point) -> float:
-    return history.since_start(point.t) / scale
-
-
-def _done(history: RunHistory, point: Point) -> float:
-    return point.epoch if history.is_dense else point.position / 1e6
+def _draw_losses(by_time: Axes, by_done: Axes, history: RunHistory, scale: float, look: _Look) -> None:
+    _draw_axes(by_time, history, lambda point: history.since_start(point.t) / scale, look)
+    _draw_axes(by_done, history, lambda point: point.epoch if history.is_dense else point.position / 1e6, look)
 
 
 def _draw_axes(axes: Axes, history: RunHistory, x_of: Callable[[Point], float], look: _Look) -> None:
