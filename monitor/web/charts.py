@@ -86,9 +86,7 @@ class CurveColumns:
 
     def _columns(self, points: Sequence[Point]) -> Columns:
         return {
-            "t": [round(self._history.since_start(point.t), 2) for point in points],
-            "done": [_done(self._history, point) for point in points],
-            "loss": [_six_digits(point.loss) for point in points],
+            **_curve(self._history, points),
             "mean": [_six_digits(point.mean_loss) for point in points],
             "bias_only": [_six_digits(point.mean_bias_only_loss) for point in points],
             "rate": [round(point.entries_per_second) for point in points],
@@ -103,12 +101,18 @@ def worker_columns(history: RunHistory) -> Columns:
     for name, colour in worker_colours(history.workers).items():
         points = history.workers[name].curve.all_points()
         coarse = points[:: max(1, -(-len(points) // most))]
-        found["t"].append([round(history.since_start(point.t), 2) for point in coarse])
-        found["done"].append([_done(history, point) for point in coarse])
-        found["loss"].append([_six_digits(point.loss) for point in coarse])
-        found["worker"].append(name)
-        found["colour"].append(colour)
+        for column, values in (_curve(history, coarse) | {"worker": name, "colour": colour}).items():
+            found[column].append(values)
     return found
+
+
+def _curve(history: RunHistory, points: Sequence[Point]) -> Columns:
+    """Return the losses of points, their times, and what was done: entries, or updates of a dense model."""
+    return {
+        "t": [round(history.since_start(point.t), 2) for point in points],
+        "done": [point.epoch if history.is_dense else point.position for point in points],
+        "loss": [_six_digits(point.loss) for point in points],
+    }
 
 
 def _tooltip(rows: Sequence[tuple[str, str]]) -> str:
@@ -128,11 +132,6 @@ def _tooltip(rows: Sequence[tuple[str, str]]) -> str:
     )
     look = "margin:-5px;padding:8px 11px;background:var(--card);color:var(--ink);font-size:12.5px;line-height:1.5"
     return f"<div style='{look};display:grid;grid-template-columns:auto auto;column-gap:14px'>{cells}</div>"
-
-
-def _done(history: RunHistory, point: Point) -> int:
-    """Return what all workers had done at a point: entries, or updates of a dense model."""
-    return point.epoch if history.is_dense else point.position
 
 
 def _six_digits(value: float) -> float:
