@@ -194,9 +194,7 @@ class RunHistory:
     def updates_per_second(self) -> float:
         """Return the rate of a dense model's updates over the last RATE_S; for a finished run, its mean rate."""
         points = self._trained() if self.finished else self.overall.recent(RATE_S)
-        if len(points) < 2 or points[-1].t <= points[0].t:
-            return 0.0
-        return (points[-1].epoch - points[0].epoch) / (points[-1].t - points[0].t)
+        return _rate(points[0].t, points[0].epoch, points[-1].t, points[-1].epoch) if points else 0.0
 
     def _trained(self) -> list[Point]:
         """Return the points of the loss up to the last entry or update, after which the run only saves its results."""
