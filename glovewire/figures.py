@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from glovewire.common.storage.artifacts import atomic_stream
@@ -16,7 +15,6 @@ def slide(title: str, caption: str) -> Figure:
     """Return an empty figure with a title and a `caption`, one or two lines that say what was measured."""
     figure = Figure(figsize=(13.33, 6.2), facecolor="white")
     figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.12, wspace=0.04)
-    FigureCanvasAgg(figure)
     below = "\n" * (1 + caption.count("\n"))
     figure.suptitle(title + below, x=LEFT, ha="left", fontsize=18, fontweight="bold", color=INK)
     figure.text(

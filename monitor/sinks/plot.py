@@ -48,14 +48,14 @@ def check_path(path: Path) -> None:
         raise OutputError(f"{path} cannot be written: no permission in {folder}")
 
 
-def plot(histories: RunHistory | Sequence[RunHistory], path: Path, title: str = "") -> None:
+def plot(histories: RunHistory | Sequence[RunHistory], path: Path) -> None:
     """Draw one run, or several in comparison, into `path` (.png or .svg) atomically.
 
     Raises OutputError when `path` cannot be written.
     """
     check_path(path)
     try:
-        figure = draw(histories, title)
+        figure = draw(histories)
     except OSError as error:
         text = "Matplotlib finds no folder for its cache: name a writable one in MPLCONFIGDIR"
         raise OutputError(f"{path} cannot be drawn: {text}") from error
@@ -64,16 +64,14 @@ def plot(histories: RunHistory | Sequence[RunHistory], path: Path, title: str = 
         figure.savefig(stream, format=FORMATS[path.suffix.lower()], dpi=150)
 
 
-def draw(histories: RunHistory | Sequence[RunHistory], title: str = "") -> Figure:
+def draw(histories: RunHistory | Sequence[RunHistory]) -> Figure:
     """Return the figure of one run, or of several in comparison: losses and, if there are any, scores."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     runs = [histories] if isinstance(histories, RunHistory) else list(histories)
     scored = any(history.quality for history in runs)
     figure = Figure(figsize=(15.5 if scored else 11.5, 5.0), facecolor="white")
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.1, wspace=0.02)
-    FigureCanvasAgg(figure)
     by_time, by_done = (panels := figure.subplots(1, 2 + scored))[:2]
     by_done.sharey(by_time)
     scale, unit = _time_unit(max(history.seconds for history in runs))
@@ -91,7 +89,7 @@ def draw(histories: RunHistory | Sequence[RunHistory], title: str = "") -> Figur
     if len(runs) == 1 and not dense:
         _mark_epochs(by_done, runs[0])
     _scale_losses(by_time, every, [p.loss for h in runs for w in h.workers.values() for p in w.curve.all_points()])
-    _write_headings(figure, runs, title)
+    _write_headings(figure, runs)
     _add_legend(figure, by_time)
     return figure
 
@@ -202,9 +200,9 @@ def _scale_losses(axes: Axes, points: Sequence[Point], worker_losses: Sequence[f
     axes.set_ylim(max(lowest, min(values) / 4) * 0.8, max(values) * 1.3)
 
 
-def _write_headings(figure: Figure, runs: Sequence[RunHistory], title: str) -> None:
+def _write_headings(figure: Figure, runs: Sequence[RunHistory]) -> None:
     names = ", ".join(filter(None, (history.title for history in runs)))
-    heading = printable(title or f"Training {names}".rstrip())
+    heading = printable(f"Training {names}".rstrip())
     figure.suptitle(heading, x=0.012, ha="left", fontsize=15, fontweight="bold", color=INK, parse_math=False)
     if len(runs) > 1:
         text = "   ·   ".join(
