@@ -1,7 +1,7 @@
 """Plot curves in characters: braille dots, eight to a cell, or ASCII on a terminal without UTF-8. No I/O."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # by row and column in a cell
@@ -14,22 +14,26 @@ def braille_plot(
     """Plot curves of (x, y) with a logarithmic y axis into `height` rows of `width` cells.
 
     Returns the rows, each a list of (character, number of the curve drawn there or -1), and the limits of the y axis.
-    Where curves meet, the first curve is on top. Points with y <= 0 are left out.
+    Where curves meet, the first curve is on top. The other curves are dashed. Points with y <= 0 are left out.
     """
     logarithms = [[(x, math.log(y)) for x, y in curve if y > 0] for curve in curves]
     points = [point for curve in logarithms for point in curve]
-    bits = [[0] * width for _ in range(height)]
-    owner = [[-1] * width for _ in range(height)]
-    if not points:
-        return _as_rows(bits, owner, ascii_only), (0.0, 1.0)
-    left, right = min(x for x, _ in points), max(x for x, _ in points)
-    low, high = min(y for _, y in points), max(y for _, y in points)
-    middle, half = (low + high) / 2, max((high - low) / 2, 0.05)
-    low, high = middle - half, middle + half
-    for number in reversed(range(len(logarithms))):
-        heights = _by_column(logarithms[number], left, right, 2 * width)
-        _draw(heights, number, low, high, bits, owner)
-    return _as_rows(bits, owner, ascii_only), (math.exp(low), math.exp(high))
+    cells: dict[tuple[int, int], tuple[int, int]] = {}  # (line, column): number of the curve, bits of its dots
+    limits = 0.0, 1.0
+    if points:
+        left, right = min(x for x, _ in points), max(x for x, _ in points)
+        low, high = min(y for _, y in points), max(y for _, y in points)
+        middle, half = (low + high) / 2, max((high - low) / 2, 0.05)
+        low, high = middle - half, middle + half
+        limits = math.exp(low), math.exp(high)
+        for number in reversed(range(len(logarithms))):
+            heights = _by_column(logarithms[number], left, right, 2 * width)
+            for row, column in _dots(heights, low, high, 4 * height, dashed=number > 0):
+                cell = row // 4, column // 2
+                owner, bits = cells.get(cell, (number, 0))
+                cells[cell] = number, (bits if owner == number else 0) | _DOTS[row % 4][column % 2]
+    drawn = ([cells.get((line, column), (-1, 0)) for column in range(width)] for line in range(height))
+    return [[(_character(owner, bits, ascii_only), owner) for owner, bits in line] for line in drawn], limits
 
 
 def _by_column(curve: Sequence[tuple[float, float]], left: float, right: float, columns: int) -> list[float | None]:
@@ -46,23 +50,15 @@ def _by_column(curve: Sequence[tuple[float, float]], left: float, right: float, 
     return means
 
 
-def _draw(
-    heights: Sequence[float | None], number: int, low: float, high: float, bits: list[list[int]], owner: list[list[int]]
-) -> None:
-    """Set the dots of curve `number` in `bits`, and its number in `owner`; curves other than 0 are dashed."""
-    rows = 4 * len(bits)
+def _dots(
+    heights: Sequence[float | None], low: float, high: float, rows: int, *, dashed: bool
+) -> Iterator[tuple[int, int]]:
+    """Yield the (row, column) of every dot of a curve."""
     before: int | None = None
     for column, y in enumerate(heights):
-        if y is None:
-            before = None
-            continue
-        row = round((high - y) / (high - low) * (rows - 1))
-        is_gap = number > 0 and column % 4 >= 2
-        for dot in range(*_joined(before, row)) if not is_gap else ():
-            line, cell = dot // 4, column // 2
-            if owner[line][cell] != number:
-                bits[line][cell], owner[line][cell] = 0, number
-            bits[line][cell] |= _DOTS[dot % 4][column % 2]
+        row = None if y is None else round((high - y) / (high - low) * (rows - 1))
+        if row is not None and not (dashed and column % 4 >= 2):
+            yield from ((each, column) for each in range(*_joined(before, row)))
         before = row
 
 
@@ -73,11 +69,9 @@ def _joined(before: int | None, row: int) -> tuple[int, int]:
     return (before + 1, row + 1) if before < row else (row, before)
 
 
-def _as_rows(bits: list[list[int]], owner: list[list[int]], ascii_only: bool) -> list[list[tuple[str, int]]]:
-    return [
-        [
-            (" " if not b else ("*" if o == 0 else "-") if ascii_only else chr(_BLANK + b), o)
-            for b, o in zip(bit_row, owner_row, strict=True)
-        ]
-        for bit_row, owner_row in zip(bits, owner, strict=True)
-    ]
+def _character(owner: int, bits: int, ascii_only: bool) -> str:
+    if not bits:
+        return " "
+    if ascii_only:
+        return "-" if owner else "*"
+    return chr(_BLANK + bits)
