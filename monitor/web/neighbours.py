@@ -47,7 +47,6 @@ class RunLookup:
     def __init__(self, run: Path) -> None:
         self._run = run
         self.vectors: UnitVectors | None = None
-        self.fetched_at = 0.0
         self.progress: float | None = None
         self.error = ""
 
@@ -60,7 +59,7 @@ class RunLookup:
         except ArtifactError as error:
             self.error = str(error)
             return
-        self.vectors, self.fetched_at = UnitVectors.of(found.words, found.vectors, found.subwords), now
+        self.vectors = UnitVectors.of(found.words, found.vectors, found.subwords)
 
     def step(self) -> None:
         """Do nothing: `refresh` reads the vectors at once."""
