@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -111,14 +112,13 @@ def _stopped_or_lingered(
     stopped: Callable[[], bool], linger_s: float | None, over: Callable[[], bool] = lambda: True
 ) -> Callable[[], bool]:
     """Return a predicate that is true once `stopped()` is, or `linger_s` seconds after the run is over."""
-    over_since: float | None = None
+    ends_at = math.inf
 
     def ended() -> bool:
-        nonlocal over_since
-        if over() and over_since is None:
-            over_since = time.monotonic()
-        lingered = linger_s is not None and over_since is not None and time.monotonic() - over_since >= linger_s
-        return lingered or stopped()
+        nonlocal ends_at
+        if linger_s is not None and over():
+            ends_at = min(ends_at, time.monotonic() + linger_s)
+        return time.monotonic() >= ends_at or stopped()
 
     return ended
 
