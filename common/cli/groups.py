@@ -48,14 +48,9 @@ GROUPS: dict[str, tuple[tuple[str, Sequence[str]], ...]] = {
 
 def grouped(command: str, names: Sequence[str]) -> Mapping[str, list[str]]:
     """Return {heading: names} for the options of a command, in the order in which help shows them."""
-    groups = GROUPS.get(command)
-    if groups is None:
-        return {"Options": list(names)}
-    left = dict.fromkeys(names)
-    found: dict[str, list[str]] = {}
-    for heading, wanted in groups:
-        if shown := [name for name in wanted if name in left]:
-            found[heading] = shown
-            for name in shown:
-                del left[name]
-    return found | ({OTHERS: list(left)} if left else {})
+    rest = (OTHERS if command in GROUPS else "Options", names)
+    found, left = {}, names
+    for heading, wanted in (*GROUPS.get(command, ()), rest):
+        found[heading] = [name for name in wanted if name in left]
+        left = [name for name in left if name not in wanted]
+    return {heading: shown for heading, shown in found.items() if shown}
