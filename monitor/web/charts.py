@@ -116,22 +116,21 @@ def _curve(history: RunHistory, points: Sequence[Point]) -> Columns:
 
 
 def _tooltip(rows: Sequence[tuple[str, str]]) -> str:
-    """Return Bokeh's template of a tooltip with these labels and fields, in the colours of the page.
+    """Return Bokeh's template of a tooltip with these labels and values, in the colours of the page.
 
-    Bokeh's own tooltips stay white in dark mode. A label is a plain word; a value may be a name from the network.
+    Bokeh's own tooltips stay white in dark mode.
     """
-
-    def shown(value: str) -> str:
-        if value.startswith("@"):
-            return value
-        return "".join(f"&#{ord(each)};" if each in "@${}" else each for each in html.escape(value))
-
     cells = "".join(
-        f"<span style='color:var(--faint)'>{label}</span><span style='text-align:right'>{shown(value)}</span>"
+        f"<span style='color:var(--faint)'>{label}</span><span style='text-align:right'>{value}</span>"
         for label, value in rows
     )
     look = "margin:-5px;padding:8px 11px;background:var(--card);color:var(--ink);font-size:12.5px;line-height:1.5"
     return f"<div style='{look};display:grid;grid-template-columns:auto auto;column-gap:14px'>{cells}</div>"
+
+
+def _literal(name: str) -> str:
+    """Return a name from the network as a tooltip's template shows it: without markup and fields."""
+    return html.escape(name).translate({ord(each): f"&#{ord(each)};" for each in "@${}"})
 
 
 def _six_digits(value: float) -> float:
@@ -211,7 +210,7 @@ class Charts:
             self._add_bias_only(plot, run, x)
             main = plot.line(x, "mean", source=run.curve, line_width=3, line_join="round", line_cap="round")
             self._add_head(plot, run, x, "mean", main)
-            self._add_hover(plot, main, [("run", run.history.title)] if self._compare else [])
+            self._add_hover(plot, main, [("run", _literal(run.history.title))] if self._compare else [])
         return plot
 
     def _add_bias_only(self, plot: Any, run: RunSources, x: str) -> None:
