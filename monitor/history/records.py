@@ -51,21 +51,16 @@ class Recorder:
 def _cut_torn_line(path: Path) -> None:
     """Cut a truncated last line off an earlier recording; OutputError for a file that is not a recording."""
     with path.open("r+b") as file:
-        if (first := file.readline()) and not _is_record(first):
-            raise OutputError(f"{path} exists and is not a recording of samples: name another file")
+        try:
+            if first := file.readline():
+                _from_record(json.loads(first))
+        except _NO_RECORD as error:
+            raise OutputError(f"{path} exists and is not a recording of samples: name another file") from error
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _TAIL))
         tail = file.read()
         if tail and not tail.endswith(b"\n"):
             file.truncate(size - len(tail) + tail.rfind(b"\n") + 1)
-
-
-def _is_record(line: bytes) -> bool:
-    try:
-        _from_record(json.loads(line))
-    except _NO_RECORD:
-        return False
-    return True
 
 
 def read_metrics(path: Path) -> RunHistory:
