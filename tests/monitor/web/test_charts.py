@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
+
 import pytest
 from monitor_fakes import loss, run_of
 
 from glovewire.monitor.history.history import RunHistory
-from glovewire.monitor.web.charts import MAX_POINTS_OF_ALL_WORKERS, CurveColumns, worker_columns
+from glovewire.monitor.web.charts import MAX_POINTS_OF_ALL_WORKERS, Charts, CurveColumns, worker_columns
 
 
 def replayed(source: CurveColumns, history: RunHistory) -> tuple[dict[str, list[float]], int]:
@@ -80,3 +82,16 @@ def test_fifty_workers_have_coarser_curves_than_two() -> None:
     for sample in run_of([f"w{n}" for n in range(50)], seconds=20, hz=20):
         history.add(sample, 0.0)
     assert sum(map(len, worker_columns(history)["loss"])) <= MAX_POINTS_OF_ALL_WORKERS
+
+
+@pytest.mark.parametrize("name", ["<img src=x onerror=alert(1)>", "@<b>t", "@t", "$index", "@{done}"])
+def test_a_tooltip_shows_a_name_as_it_is(name: str) -> None:
+    """Bokeh puts values in place of @t and $index, and takes the rest as HTML."""
+    models = pytest.importorskip("bokeh.models")
+    charts = Charts([RunHistory(name), RunHistory(name)])
+    tooltips = [tool.tooltips for tool in charts.by_time.select({"type": models.HoverTool})]
+    assert tooltips
+    for tooltip in tooltips:
+        run = tooltip.partition(">run</span>")[2].partition("</span>")[0].partition(">")[2]
+        assert html.unescape(run) == name
+        assert not set(run) & set("@$<>{}")
