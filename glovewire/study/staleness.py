@@ -4,7 +4,6 @@ Every method trains once at each of a few learning rates, then with all seeds at
 diverges, so that no method is judged at an unsuitable rate. Trainings that are already on disk are not repeated.
 """
 
-import dataclasses
 import json
 import os
 import shutil
@@ -78,7 +77,7 @@ def run(config: StalenessConfig, train: Train, subject: Subject, tell: Callable[
 
 
 def _check_folder(config: StalenessConfig) -> None:
-    for place in dict.fromkeys(training.place(config) for training in config.possible()):
+    for place in dict.fromkeys(config.training(*case).place for case in config.possible()):
         for above in (place, *place.parents):
             if above.exists() and not above.is_dir():
                 raise OutputError(f"study {config.out} cannot be written: {above} is not a folder")
@@ -122,51 +121,48 @@ class _Study:
 
     def _row(self, method: Method, conditions: Conditions, batch: int) -> dict[str, Any]:
         """Train one method at every rate, then with every seed at the best rate at which no seed diverges."""
-        options = self._config.options
+        config, rate = self._config, self._config.options.learning_rate
 
         def trace(share: float, seed: int) -> Trace:
-            return self._once(Training(conditions, batch, method, share, seed))
+            return self._once(config.training(conditions, batch, method, share, seed))
 
-        shares = self._config.shares_of(method)
+        shares = config.shares_of(method)
         tried = {share: trace(share, 0) for share in shares}
         for best in sorted(shares, key=lambda share: (tried[share].ended == "diverged", tried[share].loss[-1])):
-            runs = [trace(best, seed) for seed in range(self._config.seeds)]
+            runs = [trace(best, seed) for seed in range(config.seeds)]
             if all(one.ended != "diverged" for one in runs):
                 break
         return {
             "method": method.title,
             "mode": method.consistency,
             "policy": method.staleness,
-            "rate": options.learning_rate * best,
-            "tried": {f"{options.learning_rate * share:g}": _ending(one) for share, one in tried.items()},
+            "rate": rate * best,
+            "tried": {f"{rate * share:g}": _ending(one) for share, one in tried.items()},
             "runs": [vars(one) for one in runs],
         }
 
     def _once(self, training: Training) -> Trace:
         """Return a training's trace from disk; train if there is no trace or it was made with other settings."""
-        options, place, conditions = training.options(self._config), training.place(self._config), training.conditions
-        if training.method.alone:
-            conditions = dataclasses.replace(conditions, workers=1)
+        place, conditions, subject = training.place, training.conditions, self._subject
         self._visited.add(place)
-        found, settings = place / TRACE, self._settings(options, conditions)
+        found = place / TRACE
+        settings = {  # everything that distinguishes one training from another in the same folder
+            "subject": [subject.name, subject.clock, subject.unit],
+            "conditions": {**vars(conditions), "latency": list(conditions.latency)},
+            "options": training.options.as_message(),
+        }
         if found.exists():
             before, trace = _read(found)
             if before == settings:
                 return trace
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
-        trace = self._train(options, conditions, place)
+        trace = self._train(training.options, conditions, place)
         counted = f"{len(self._visited)}/{max(self._config.trainings, len(self._visited))}"
         name = "/".join(place.parts[-3:])
         self._tell(f"{counted} {name}: {trace.ended} after {trace.t[-1]:.1f} s, loss {trace.loss[-1]:.4f}")
         write_text_atomically(found, json.dumps({"settings": settings, "trace": vars(trace)}) + "\n")
         return trace
-
-    def _settings(self, options: TrainingOptions, conditions: Conditions) -> dict[str, Any]:
-        """Return everything that distinguishes one training from another in the same folder."""
-        there = {"workers": conditions.workers, "latency": list(conditions.latency), "seconds": conditions.seconds}
-        subject = [self._subject.name, self._subject.clock, self._subject.unit]
-        return {"subject": subject, "conditions": there, "options": options.as_message()}
 
 
 def _read(found: Path) -> tuple[Any, Trace]:

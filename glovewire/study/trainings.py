@@ -3,8 +3,6 @@
 Starts no training and writes no file.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -41,6 +39,15 @@ class Conditions:
     def latency_of(self, worker: int) -> str:
         """Return the latency of a worker; workers beyond the listed latencies have the last of them."""
         return self.latency[min(worker, len(self.latency) - 1)]
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of a study, and the folder that keeps it."""
+
+    options: TrainingOptions
+    conditions: Conditions
+    place: Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +109,7 @@ class StalenessConfig(Config):
             problems += [f"{what} {told}" for told in _refusals(partial(Mode.parse, known=ways), named)]
         if problems or min(self.workers) < 1:  # there is no training to check
             return problems
-        return _refusals(lambda training: training.options(self), self.possible())
+        return _refusals(lambda case: self.training(*case), self.possible())
 
     def conditions(self) -> list[Conditions]:
         """Return every combination of number of workers and latency."""
@@ -124,40 +131,29 @@ class StalenessConfig(Config):
         each = [len(self.shares_of(m)) + self.seeds - 1 for m in self.methods(1)]
         return sum(each) * len(self.conditions()) * len(self.batch_sizes)
 
-    def possible(self) -> Iterator[Training]:
-        """Yield every training that may be needed; the best rates, and so the trainings needed, are not known yet."""
+    def possible(self) -> Iterator[tuple[Conditions, int, Method, float, int]]:
+        """Yield the arguments of `training` for all that may be needed, because the best rates are not known yet."""
         for conditions, batch in product(self.conditions(), self.batch_sizes):
             for method in self.methods(conditions.workers):
                 for share, seed in product(self.shares_of(method), range(self.seeds)):
-                    yield Training(conditions, batch, method, share, seed)
+                    yield conditions, batch, method, share, seed
+
+    def training(self, conditions: Conditions, batch: int, method: Method, share: float, seed: int) -> Training:
+        """Return the training of a method at fraction `share` of the learning rate; `seed` is 0 for the first seed.
+
+        Raises UsageError if its options are invalid.
+        """
+        rate = self.options.learning_rate * share
+        options = dataclasses.replace(
+            self.options, learning_rate=rate, batch_size=batch, seed=self.options.seed + seed,
+            consistency=method.consistency, staleness=method.staleness,
+        )  # fmt: skip
+        place = self.out / folder(conditions, batch) / _plain(method.title) / f"rate-{rate:g}-seed-{seed}"
+        return Training(options, dataclasses.replace(conditions, workers=1) if method.alone else conditions, place)
 
     def shares_of(self, method: Method) -> tuple[float, ...]:
         """Return the fractions of the learning rate at which a method is tried."""
         return (method.only_share,) if method.only_share else self.shares
-
-
-@dataclass(frozen=True)
-class Training:
-    """One training of a study: a method at fraction `share` of the learning rate; `seed` is 0 for the first seed."""
-
-    conditions: Conditions
-    batch: int
-    method: Method
-    share: float
-    seed: int
-
-    def options(self, config: StalenessConfig) -> TrainingOptions:
-        """Return the options of this training; UsageError if they are invalid."""
-        return dataclasses.replace(
-            config.options, learning_rate=config.options.learning_rate * self.share, batch_size=self.batch,
-            seed=config.options.seed + self.seed, consistency=self.method.consistency, staleness=self.method.staleness,
-        )  # fmt: skip
-
-    def place(self, config: StalenessConfig) -> Path:
-        """Return the folder of this training."""
-        rate = config.options.learning_rate * self.share
-        own = f"rate-{rate:g}-seed-{self.seed}"
-        return config.out / folder(self.conditions, self.batch) / _plain(self.method.title) / own
 
 
 def folder(conditions: Conditions, batch: int) -> str:
