@@ -58,6 +58,14 @@ class Trace:
     staleness: dict[str, int] = field(default_factory=dict)
     row_ages: dict[str, int] = field(default_factory=dict)
 
+    def add(self, t: float, gradients: int, loss: float) -> None:
+        """Add a sample of the loss; one that exceeds DIVERGED times the first, or is no number, ends the training."""
+        self.t.append(t)
+        self.gradients.append(gradients)
+        self.loss.append(loss)
+        if not loss <= DIVERGED * self.loss[0] < math.inf:
+            self.ended = "diverged"
+
 
 Ask = Callable[[m.Message], m.Message]
 """Sends a request and returns the server's reply; raises RunOver when the server has ended."""
@@ -244,9 +252,7 @@ def _observe(
             now = time.monotonic()
             if not gradients:
                 began, trace.t, trace.gradients, trace.loss = now, [], [], []
-            trace.t.append(now - began)
-            trace.gradients.append(gradients)
-            trace.loss.append(loss)
+            trace.add(now - began, gradients, loss)
             if not begun:
                 begun = True
                 _begin(workers, go)
@@ -254,19 +260,17 @@ def _observe(
             assert isinstance(status, m.Status)
             facts = json.loads(bytes(status.body))
             trace.staleness, trace.row_ages = facts["staleness"], facts["row_ages"]
-            if not math.isfinite(loss) or loss > DIVERGED * trace.loss[0]:
-                trace.ended = "diverged"
-            elif now - began > conditions.seconds:
-                trace.ended = "out of time"
-            elif not (gradients or alive):
-                trace.ended = DESERTED
+            if trace.ended == "complete":
+                if now - began > conditions.seconds:
+                    trace.ended = "out of time"
+                elif not (gradients or alive):
+                    trace.ended = DESERTED
             if trace.ended != "complete":
                 ask(m.Finish(Ending.ASKED))
                 return trace
             client.poll(int(LOOK_EVERY_S * 1e3))
             time.sleep(max(LOOK_EVERY_S - (time.monotonic() - now), 0.0))
     except GlovewireError as error:
-        told = isinstance(error, RunOver) and error.ending is Ending.FAILED
-        if told or (trace.loss and not trace.loss[-1] <= DIVERGED * trace.loss[0]):
+        if isinstance(error, RunOver) and error.ending is Ending.FAILED:
             trace.ended = "diverged"
         return trace

@@ -26,7 +26,7 @@ from glovewire.worker.simulated_latency import Latency
 from glovewire.worker.stores.interface import Pulled
 from glovewire.worker.training.minibatch_trainer import MinibatchTrainer
 
-from .emulation import DIVERGED, Trace
+from .emulation import Trace
 from .trainings import Conditions
 from .workloads import Problem
 
@@ -96,12 +96,8 @@ class _Simulation:
         rows = self.pull_push.read(m.Pull("rows", 0, 0, m.NO_VERSION, sample.rows), OBSERVER)
         assert rows is not None
         loss = self._problem.gradients(sample, rows.values, self._options).mean_loss
-        trace.t.append(self.now)
-        trace.gradients.append(self._mode.gradients)
-        trace.loss.append(loss)
-        if not loss <= DIVERGED * trace.loss[0]:
-            trace.ended = "diverged"
-        elif self.now > self._scene.seconds:
+        trace.add(self.now, self._mode.gradients, loss)
+        if trace.ended == "complete" and self.now > self._scene.seconds:
             trace.ended = "out of time"
 
 
