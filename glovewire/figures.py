@@ -37,6 +37,12 @@ def legend(figure: Figure, axes: Axes, columns: int = 4, size: int = 11) -> None
     )  # fmt: skip
 
 
+def save_both(figure: Figure, path: Path) -> None:
+    """Write the figure to `path` with .png and with .svg appended, each atomically."""
+    for suffix in (".png", ".svg"):
+        save(figure, path.with_name(path.name + suffix))
+
+
 def save(figure: Figure, path: Path) -> None:
     """Write the figure to `path` (.png or .svg) atomically."""
     with atomic_stream(path) as stream:

@@ -1,4 +1,7 @@
-"""Draw the plots of `glovewire study staleness`: learning curves with bands over seeds, and staleness histograms."""
+"""Draw the plots of `glovewire study staleness`: learning curves with bands over seeds, and staleness histograms.
+
+Each is written to `path` with .png and .svg appended, atomically.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +13,7 @@ from matplotlib.ticker import FuncFormatter
 
 from glovewire.monitor.sinks.plot import FAINT, INK
 
-from ..figures import dress, legend, save, slide
+from ..figures import dress, legend, save_both, slide
 
 KNOWN = {"one worker": "#8c959f", "sync": "#2a9d8f", "async": "#d1495b", "gap": "#0b62d6", "inverse": "#e9a23b"}
 OTHERS = ("#9b5de5", "#5fa8d3", "#6a994e", "#b08968", "#c77dff")
@@ -38,7 +41,7 @@ def three(
         )  # fmt: skip
     axes.set_ylabel(LOSS, color=INK, fontsize=12)
     legend(figure, axes, size=13)
-    save(figure, path)
+    save_both(figure, path)
 
 
 def curves(setting: dict[str, Any], caption: str, unit: str, path: Path) -> None:
@@ -53,7 +56,7 @@ def curves(setting: dict[str, Any], caption: str, unit: str, path: Path) -> None
     _panel(by_entries, methods, goal, lambda run: [n * scale for n in run["gradients"]], f"{word} {unit} trained")
     by_time.set_ylabel(LOSS, color=INK, fontsize=11)
     legend(figure, by_time)
-    save(figure, path)
+    save_both(figure, path)
 
 
 def ages(setting: dict[str, Any], caption: str, path: Path) -> None:
@@ -77,7 +80,7 @@ def ages(setting: dict[str, Any], caption: str, path: Path) -> None:
         dress(axes, label)
     panels[0].set_ylabel("percent of gradients, and of rows in gradients", color=INK, fontsize=11)
     legend(figure, panels[0])
-    save(figure, path)
+    save_both(figure, path)
 
 
 def _panel(axes: Axes, methods: Sequence[dict[str, Any]], goal: float, place: Any, label: str) -> None:

@@ -1,7 +1,7 @@
 """Write the report of `glovewire study staleness`: for each setting a verdict, a table and plots."""
 
 import statistics
-from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,13 @@ THREE, CURVES, AGES = "three", "curves", "staleness"
 
 def time_to(run: dict[str, Any], goal: float) -> tuple[float, int] | None:
     """Return seconds and gradients until a run first reached the loss `goal`, interpolated; None if it did not."""
-    before: tuple[float, int, float] | None = None
-    for t, done, loss in zip(run["t"], run["gradients"], run["loss"], strict=True):
-        if loss <= goal:
-            if before is None or before[2] <= loss:
-                return t, done
-            part = (before[2] - goal) / (before[2] - loss)
-            return before[0] + part * (t - before[0]), round(before[1] + part * (done - before[1]))
-        before = (t, done, loss)
+    samples = list(zip(run["t"], run["gradients"], run["loss"], strict=True))
+    if samples[0][2] <= goal:
+        return samples[0][:2]
+    for (t, done, loss), (t_next, done_next, loss_next) in pairwise(samples):
+        if loss_next <= goal:
+            part = (loss - goal) / (loss - loss_next)
+            return t + part * (t_next - t), round(done + part * (done_next - done))
     return None
 
 
@@ -49,36 +48,33 @@ def report(result: dict[str, Any], out: Path) -> str:
 
 
 def _section(setting: dict[str, Any], result: dict[str, Any], out: Path) -> list[str]:
-    unit = result["unit"]
+    unit, name = result["unit"], setting["folder"]
     heading = f"{setting['workers']} workers, batches of {setting['batch_size']} {unit}, latency {setting['latency']}"
     caption = f"{result['workload']}   ·   {result['clock']}\n{heading}"
     seeds = "one seed" if result["seeds"] == 1 else f"median and range of {result['seeds']} seeds"
     of_seeds = f"{caption}   ·   {seeds}"
     best = quickest_policy(setting)
-    trio = [_of(setting, title) for title in (_first_mode(setting), "async", best) if title]
-    plots: dict[str, Callable[[Path], None]] = {
-        THREE: lambda path: three(trio, setting["goal"], [_seconds(setting, m) for m in trio], of_seeds, path),
-        CURVES: lambda path: curves(setting, of_seeds, unit, path),
-        AGES: lambda path: ages(setting, caption, path),
-    }
-    for name, draw in plots.items():
-        for suffix in (".png", ".svg"):
-            draw(out / f"{setting['folder']}-{name}{suffix}")
-    plain = _seconds(setting, _of(setting, "async"))
-    tried = list(_of(setting, "async")["tried"])
+    methods = {method["method"]: method for method in setting["methods"]}
+    mode = next((title for title, method in methods.items() if method["mode"] == title != "async"), None)
+    trio = [methods[title] for title in (mode, "async", best) if title]
+    three(trio, setting["goal"], [_seconds(setting, each) for each in trio], of_seeds, out / f"{name}-{THREE}")
+    curves(setting, of_seeds, unit, out / f"{name}-{CURVES}")
+    ages(setting, caption, out / f"{name}-{AGES}")
+    plain = _seconds(setting, methods["async"])
+    tried = list(methods["async"]["tried"])
     return [
         f"## {heading}",
         "",
         verdict(setting, best, plain),
         "",
-        f"![the three]({setting['folder']}-{THREE}.png)",
+        f"![the three]({name}-{THREE}.png)",
         "",
         f"| method | rate | runs that reached {setting['goal']:g} | seconds to goal, median (range) | against async | "
         f"{unit} to goal | final loss, median |",
         "|---|---:|---:|---:|---:|---:|---:|",
         *(_row(setting, method, plain) for method in setting["methods"]),
         "",
-        f"![every method]({setting['folder']}-{CURVES}.png)",
+        f"![every method]({name}-{CURVES}.png)",
         "",
         "| final loss with the first seed at rate | " + " | ".join(tried) + " |",
         "|---|" + "---:|" * len(tried),
@@ -88,7 +84,7 @@ def _section(setting: dict[str, Any], result: dict[str, Any], out: Path) -> list
             if all(rate in method["tried"] for rate in tried)
         ),
         "",
-        f"![staleness]({setting['folder']}-{AGES}.png)",
+        f"![staleness]({name}-{AGES}.png)",
     ]
 
 
@@ -110,11 +106,8 @@ def verdict(setting: dict[str, Any], best: str | None, plain: float | None) -> s
     mine = there.get(best or "")
     if mine is None:
         return "No staleness policy reached the goal with every seed."
-    others = {
-        title: seconds
-        for title, seconds in there.items()
-        if seconds is not None and _of(setting, title)["policy"] == "none"
-    }
+    without = [row["method"] for row in setting["methods"] if row["policy"] == "none"]
+    others = {title: seconds for title in without if (seconds := there[title]) is not None}
     if not others:
         return f"`{best}` reached the goal after {mine:.2f} s; no method without a policy did with every seed."
     first = min(others, key=lambda title: others[title])
@@ -126,15 +119,6 @@ def verdict(setting: dict[str, Any], best: str | None, plain: float | None) -> s
         f"The fastest policy, `{best}`, reached the goal after {mine:.2f} s; the fastest method without one, {first}, "
         f"after {others[first]:.2f} s: {abs(share):.0f} % {'sooner' if share > 0 else 'later'} with the policy.{which}"
     )
-
-
-def _first_mode(setting: dict[str, Any]) -> str | None:
-    return next((row["method"] for row in setting["methods"] if row["mode"] == row["method"] != "async"), None)
-
-
-def _of(setting: dict[str, Any], title: str) -> dict[str, Any]:
-    found: dict[str, Any] = next(method for method in setting["methods"] if method["method"] == title)
-    return found
 
 
 def _reached(setting: dict[str, Any], method: dict[str, Any]) -> list[tuple[float, int]]:

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from glovewire.common.model.options import PRESETS, TrainingOptions
@@ -46,26 +47,23 @@ def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, A
     """Train every variant, write report and plot, and return the figures and the report as Markdown."""
     dataset, name = Dataset.open(config.dataset), printable(config.dataset.name)
     runs.prepare(config.out)
-    before, rows, curves = surroundings(), [], []
+    before, curves = surroundings(), list[Curve]()
     with Children(config.out / "logs") as children:
         for variant in variants(config):
             tell(f"training: {variant.title}")
             outcome = run_measured(variant.trial, children, variant.trial.out.name, variant.limit_s)
-            curve = _curve(variant, dataset.total_entries * variant.trial.options.local_epochs, outcome.facts)
-            rows.append(_row(variant, curve, outcome.facts))
-            curves.append(curve)
-    _compare(rows, curves)
+            curves.append(_curve(variant, dataset.total_entries, outcome.facts))
+    _compare(curves)
     result = {
         "surroundings": before,
         "dataset": {"name": name, "words": len(dataset.words), "entries": dataset.total_entries},
         "options": config.options.as_message(),
-        "variants": rows,
+        "variants": [row for row, _ in curves],
     }
     text = report(result)
     write_text_atomically(config.out / REPORT, text)
     write_text_atomically(config.out / FACTS, json.dumps(result, indent=1) + "\n")
-    for suffix in (".png", ".svg"):
-        draw(curves, _heading(result), config.out / (PLOT + suffix))
+    draw(curves, _heading(result), config.out / PLOT)
     return {"out": str(config.out), **result}, text
 
 
@@ -99,13 +97,38 @@ def variants(config: SpeedupConfig) -> list[Variant]:
     return found
 
 
-def _curve(variant: Variant, per_sweep: int, facts: dict[str, Any] | None) -> Curve:
-    """Return a variant's mean losses by sweep, with times in seconds since training began.
+def _curve(variant: Variant, entries: int, facts: dict[str, Any] | None) -> Curve:
+    """Return the figures and the losses of a variant; a run that was stopped has no `facts`.
 
     The samples that are averaged may span the end of a sweep; the last point of a complete run has the exact means
-    over the last sweep, which the run itself reports (`facts`).
+    over the last sweep, which the run itself reports.
     """
-    samples = read_metrics(variant.trial.out).overall.all_points()
+    trial = variant.trial
+    points = _points(trial.out, entries * trial.options.local_epochs)
+    last = points[-1]
+    found = {"seconds": last.t, "entries": last.position, "entries_per_second": last.position / max(last.t, 1e-9)}
+    if facts is not None:
+        found = facts
+        loss, bias_only, norm = (_nine_digits(facts[name]) for name in ("loss", "bias_only_loss", "mean_vector_norm"))
+        points[-1] = last = dataclasses.replace(last, loss=loss, bias_only_loss=bias_only, norm=norm)
+    return {
+        "variant": variant.title,
+        "run": trial.out.name,
+        "store": trial.store,
+        "workers": trial.workers,
+        "complete": facts is not None,
+        "seconds": round(found["seconds"], 3),
+        "entries": found["entries"],
+        "entries_per_second": round(found["entries_per_second"]),
+        "loss": last.loss,
+        "bias_only_loss": last.bias_only_loss,
+        "mean_vector_norm": last.norm,
+    }, points
+
+
+def _points(run: Path, per_sweep: int) -> list[Point]:
+    """Return the mean losses of a run by sweep, with times in seconds since training began."""
+    samples = read_metrics(run).overall.all_points()
     first = samples[0]
     began = first.t - first.position / first.entries_per_second if first.entries_per_second > 0 else first.t
     placed: list[Point] = []
@@ -113,14 +136,7 @@ def _curve(variant: Variant, per_sweep: int, facts: dict[str, Any] | None) -> Cu
         if placed and point.t - began <= placed[-1].t:
             placed.pop()  # of two points at the same time, keep the later
         placed.append(dataclasses.replace(point, t=point.t - began))
-    placed = [point for point in placed if point.position >= FEWEST * placed[-1].position]
-    if facts is None:
-        pace = placed[-1].position / max(placed[-1].t, 1e-9)
-    else:
-        loss, bias_only, norm = (_nine_digits(facts[name]) for name in ("loss", "bias_only_loss", "mean_vector_norm"))
-        placed[-1] = dataclasses.replace(placed[-1], loss=loss, bias_only_loss=bias_only, norm=norm)
-        pace = facts["entries_per_second"]
-    return Curve(variant.title, variant.trial.store, variant.trial.workers, placed, pace)
+    return [point for point in placed if point.position >= FEWEST * placed[-1].position]
 
 
 def _nine_digits(value: float) -> float:
@@ -128,30 +144,12 @@ def _nine_digits(value: float) -> float:
     return float(f"{value:.9g}")
 
 
-def _row(variant: Variant, curve: Curve, facts: dict[str, Any] | None) -> dict[str, Any]:
-    last = curve.points[-1]
-    seconds, entries = (facts["seconds"], facts["entries"]) if facts else (last.t, last.position)
-    return {
-        "variant": variant.title,
-        "run": variant.trial.out.name,
-        "store": variant.trial.store,
-        "workers": variant.trial.workers,
-        "complete": facts is not None,
-        "seconds": round(seconds, 3),
-        "entries": entries,
-        "entries_per_second": round(curve.pace),
-        "loss": last.loss,
-        "bias_only_loss": last.bias_only_loss,
-        "mean_vector_norm": last.norm,
-    }
-
-
-def _compare(rows: list[dict[str, Any]], curves: list[Curve]) -> None:
+def _compare(curves: list[Curve]) -> None:
     """Add to each row its speed relative to the baseline and the time at which it reached the baseline's final loss."""
-    pace, goal = rows[0]["entries_per_second"], rows[0]["loss"]
-    for row, curve in zip(rows, curves, strict=True):
+    pace, goal = (curves[0][0][name] for name in ("entries_per_second", "loss"))
+    for row, points in curves:
         row["times_baseline"] = round(row["entries_per_second"] / max(pace, 1), 2)
-        reached = (round(point.t, 3) for point in curve.points if point.loss <= goal)
+        reached = (round(point.t, 3) for point in points if point.loss <= goal)
         row["seconds_to_baseline_loss"] = next(reached, None)
 
 
