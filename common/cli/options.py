@@ -27,9 +27,11 @@ class Given(Generic[C]):
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
 
-    def training(self, **others: Any) -> TrainingOptions:
-        """Build the training options; `others` replace values given."""
-        return TrainingOptions.from_flags(**{**self._of(TrainingOptions), **others})
+    def training(self, **usual: Any) -> TrainingOptions:
+        """Build the training options; `usual` replaces defaults, not values from a flag, the environment or a file."""
+        source = click.get_current_context().get_parameter_source
+        defaults = {name: value for name, value in usual.items() if source(name) in (None, ParameterSource.DEFAULT)}
+        return TrainingOptions.from_flags(**{**self._of(TrainingOptions), **defaults})
 
     def config(self, **others: Any) -> C:
         """Build the config, and the training options in it; `others` replace or add fields."""
@@ -150,11 +152,6 @@ _PRESET = click.option(
     help="Named defaults. baseline: GloVe as a simple program trains it, to compare with: random batches of 64, "
     "gradients of their mean loss, plain SGD at a constant rate of 0.01.",
 )
-
-
-def is_given(name: str) -> bool:
-    """Return whether a parameter of the running command comes from a flag, the environment or a file."""
-    return click.get_current_context().get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
 
 
 def note_ignored(saved: TrainingOptions) -> None:

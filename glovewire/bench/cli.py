@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from glovewire.common.cli.command import Command
-from glovewire.common.cli.options import Given, is_given, takes
+from glovewire.common.cli.options import Given, takes
 
 from ..exits import Interruptible
 from .config import DenseBenchConfig, PreprocessBenchConfig, ScaleBenchConfig, TrainBenchConfig, WireConfig
@@ -43,7 +43,7 @@ def train(given: Given[TrainBenchConfig]) -> dict[str, Any]:
     workers = given["workers"]
     if workers is None:
         workers = 1 if given["store"] == "local" and not given["beside"] else 2
-    options = given.training(**({} if is_given("subwords") else {"subwords": 0.0}))  # which come after training
+    options = given.training(subwords=0.0)  # which come after training
     result = bench(given.config(workers=workers, options=options), _report)
     click.echo(table(result))
     return result
@@ -59,8 +59,7 @@ def scale(given: Given[ScaleBenchConfig]) -> dict[str, Any]:
     """
     from .scale import bench, table
 
-    usual = {"epochs": 4, "subwords": 0.0}  # subwords come after training
-    options = given.training(**{name: value for name, value in usual.items() if not is_given(name)})
+    options = given.training(epochs=4, subwords=0.0)  # subwords come after training
     result = bench(given.config(options=options), _report)
     click.echo(table(result))
     return result

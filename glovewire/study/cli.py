@@ -1,6 +1,5 @@
 """Implement `glovewire study`: each command compares ways to train and writes a table and plots."""
 
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -8,8 +7,7 @@ from typing import Any
 import click
 
 from glovewire.common.cli.command import Command
-from glovewire.common.cli.options import Given, is_given, takes
-from glovewire.common.model.options import TrainingOptions
+from glovewire.common.cli.options import Given, takes
 
 from ..exits import Interruptible
 from .config import SpeedupConfig
@@ -55,8 +53,7 @@ def speedup(given: Given[SpeedupConfig]) -> dict[str, Any]:
     """
     from .speedup import run
 
-    options = given.training(**({} if is_given("subwords") else {"subwords": 0.0}))  # which come after training
-    config = given.config(options=options)
+    config = given.config(options=given.training(subwords=0.0))  # which come after training
     result, text = run(config, lambda line: click.echo(line, err=True))
     click.echo(text)
     return result
@@ -93,8 +90,7 @@ def staleness(given: Given[StalenessConfig]) -> dict[str, Any]:
     objective = "glove" if isinstance(trained, GloveProblem) else "tensors"
     preset = click.get_current_context().default_map or {}
     usual = {**STALENESS[objective], **{name: preset[name] for name in COMPARED if name in preset}}
-    chosen = {known.name: given[known.name] for known in fields(TrainingOptions) if is_given(known.name)}
-    options = given.training(**{"objective": objective, **usual, **chosen})
+    options = given.training(objective=objective, **usual)
     if options.objective != objective:
         raise UsageError(f"{trained.name}: it cannot be trained with --objective {options.objective}")
     config = given.config(options=options, batch_sizes=given["batch_sizes"] or (options.batch_size,))
