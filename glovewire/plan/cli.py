@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,7 +19,6 @@ from .config import WORDS, PlanConfig, bytes_per_second
 
 if TYPE_CHECKING:
     from .model import Cluster, Forecast
-    from .work import Work
 
 SERVED_PER_S = 1.5e9
 """Bytes per second that a shard serves on one core, measured by `glovewire bench wire` with 1,024 rows per message."""
@@ -60,20 +60,18 @@ def plan(given: Given[PlanConfig]) -> dict[str, Any]:
     names = ("dim", "tied", "epochs", "local_epochs")
     options = TrainingOptions.from_flags(**{name: getattr(config, name) for name in names})
     opened = None if config.dataset is None else Dataset.open(config.dataset, verify=False)
-    entries = config.entries if opened is None else float(opened.total_entries)
-    assert entries is not None
-    counts = zipf_counts(WORDS if config.words is None else config.words, entries) if opened is None else opened.counts
-    own = None if opened is None else opened.layout.partitions
-    usual = default_partitions(counts) if own is None else own
+    if opened is not None:
+        entries, counts, usual = float(opened.total_entries), opened.counts, opened.layout.partitions
+    else:
+        assert config.entries is not None
+        entries, counts = config.entries, zipf_counts(config.words or WORDS, config.entries)
+        usual = default_partitions(counts)
     partitions = usual if config.partitions is None else config.partitions
     config = dataclasses.replace(
         config, dataset=None, words=len(counts), entries=entries, partitions=partitions
     )  # which checks them
-
-    def estimate(partitions: int) -> Work:
-        return estimated(counts, entries, partitions)
-
-    work = counted(opened) if opened is not None and partitions == own else estimate(partitions)
+    estimate = partial(estimated, counts, entries)
+    work = counted(opened) if opened is not None and partitions == usual else estimate(partitions)
     if not config.kernel_rate:
         _tell("measuring how fast this machine trains")
     link = bytes_per_second(config.bandwidth)
