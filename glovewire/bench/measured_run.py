@@ -47,11 +47,6 @@ class RunOutcome:
         seconds = self.facts["seconds"] if self.facts else 0.0
         return sum(p.between(self.ended - seconds, self.ended) for p in self.processes if p.role == role)
 
-    def peak_bytes(self, role: str) -> tuple[int, int]:
-        """Return the largest peak PSS and the largest peak private memory of any process of a role, in bytes."""
-        held = [(p.pss_bytes, p.private_bytes) for p in self.processes if p.role == role]
-        return max((pss for pss, _ in held), default=0), max((private for _, private in held), default=0)
-
 
 def run_measured(run: LocalConfig, children: Children, name: str, seconds_limit: float | None = None) -> RunOutcome:
     """Train to the end, or for `seconds_limit` after the first loss; raise ProcessDied with the run's error."""

@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage.artifacts import output_errors
@@ -27,6 +26,8 @@ from .train import RATE, Figures
 from .vocabularies import make_datasets
 
 Report = Callable[[str], None]
+Line = tuple[str, str, Callable[[dict[str, Any]], float]]
+"""Name and colour of a line of the plot, and its value for the figures of a vocabulary."""
 
 REFERENCE = 32_000
 """Costs are relative to the vocabulary that is nearest to this many words."""
@@ -147,45 +148,40 @@ def draw(result: dict[str, Any], path: Path) -> None:
         f"{result['corpus']}: one server and {result['workers']} workers over TCP on {result['surroundings']['cores']} "
         f"cores, {options['dim']} dimensions, {'tied' if options['tied'] else 'untied'}, epochs {options['epochs']}"
     )
-    figure = slide("Training with vocabularies of different sizes", caption)
-    speed, traffic, memory = figure.subplots(1, 3)
-    _line(speed, sizes, [one[RATE]["median"] / 1e6 for one in sizes], "Glovewire, server", SERVER)
+    panels: dict[str, list[Line]] = {
+        "million entries per second": [("Glovewire, server", SERVER, lambda one: one[RATE]["median"] / 1e6)],
+        "bytes per entry": [
+            ("pushed", SERVER, lambda one: one["bytes_pushed_per_entry"]["median"]),
+            ("pulled", WORKER, lambda one: one["bytes_pulled_per_entry"]["median"]),
+        ],
+        "peak anonymous memory, MB": [
+            ("server", SERVER, lambda one: one["server"]["peak_private_mb"]["median"]),
+            ("a worker", WORKER, lambda one: one["worker"]["peak_private_mb"]["median"]),
+            ("the table", TABLE, lambda one: one["table_mb"]),
+        ],
+    }
+    speeds = panels["million entries per second"]
     if sizes[0]["beside"]:
-        shared = [one["beside"]["shared"][RATE]["median"] / 1e6 for one in sizes]
-        _line(speed, sizes, shared, "Glovewire, shared memory", SHARED)
+        speeds.append(("Glovewire, shared memory", SHARED, lambda one: one["beside"]["shared"][RATE]["median"] / 1e6))
     if PEER in sizes[0]:
-        threads = sizes[0][PEER]["threads"]
-        _line(speed, sizes, [one[PEER][RATE]["median"] / 1e6 for one in sizes], f"glove, {threads} threads", THEIRS)
-    _line(traffic, sizes, [one["bytes_pushed_per_entry"]["median"] for one in sizes], "pushed", SERVER)
-    _line(traffic, sizes, [one["bytes_pulled_per_entry"]["median"] for one in sizes], "pulled", WORKER)
-    _line(memory, sizes, [one["server"]["peak_private_mb"]["median"] for one in sizes], "server", SERVER)
-    _line(memory, sizes, [one["worker"]["peak_private_mb"]["median"] for one in sizes], "a worker", WORKER)
-    _line(memory, sizes, [one["table_mb"] for one in sizes], "the table", TABLE)
-    if PEER in sizes[0]:  # which is far slower
-        speed.set_yscale("log")
-    for axes, label in (
-        (speed, "million entries per second"),
-        (traffic, "bytes per entry"),
-        (memory, "peak anonymous memory, MB"),
-    ):
-        _finish(axes, [one["words"] for one in sizes], label)
+        threads = f"glove, {sizes[0][PEER]['threads']} threads"
+        speeds.append((threads, THEIRS, lambda one: one[PEER][RATE]["median"] / 1e6))
+    words = [one["words"] for one in sizes]
+    figure = slide("Training with vocabularies of different sizes", caption)
+    for axes, (label, lines) in zip(figure.subplots(1, 3), panels.items(), strict=True):
+        for name, colour, value in lines:
+            values = [value(one) for one in sizes]
+            axes.plot(words, values, "o-", color=colour, lw=2.6, ms=7, mec="white", label=name)
+        axes.set_xscale("log")
+        axes.set_xticks(words, [f"{size:,}" for size in words])
+        axes.xaxis.set_minor_locator(NullLocator())
+        if lines is speeds and PEER in sizes[0]:  # which is far slower
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+        else:
+            axes.set_ylim(bottom=0)
+        axes.set_title(label, loc="left", fontsize=12, color=INK)
+        axes.legend(frameon=False, fontsize=10, labelcolor=INK)
+        dress(axes, "words in the vocabulary")
     save(figure, path)
-
-
-def _line(axes: Axes, sizes: list[dict[str, Any]], values: list[float], name: str, colour: str) -> None:
-    axes.plot([one["words"] for one in sizes], values, "o-", color=colour, lw=2.6, ms=7, mec="white", label=name)
-
-
-def _finish(axes: Axes, sizes: list[int], label: str) -> None:
-    """Label the axes; words are on a logarithmic scale with a tick for each vocabulary."""
-    axes.set_xscale("log")
-    axes.set_xticks(sizes, [f"{words:,}" for words in sizes])
-    axes.xaxis.set_minor_locator(NullLocator())
-    if axes.get_yscale() == "log":
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "25" else ""))
-    else:
-        axes.set_ylim(bottom=0)
-    axes.set_title(label, loc="left", fontsize=12, color=INK)
-    axes.legend(frameon=False, fontsize=10, labelcolor=INK)
-    dress(axes, "words in the vocabulary")

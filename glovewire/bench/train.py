@@ -111,10 +111,10 @@ def _figures(outcome: RunOutcome, store: str) -> Figures:
     found["bytes_pushed_per_entry"] = run["bytes_sent"] / entries
     found["bytes_pulled_per_entry"] = run["bytes_received"] / entries
     for role in ROLES:
-        if any(process.role == role for process in outcome.processes):
-            pss, private = outcome.peak_bytes(role)
+        if processes := [process for process in outcome.processes if process.role == role]:
             found[f"{role}.cpu_s_per_million_entries"] = outcome.cpu_seconds(role) * 1e6 / entries
-            found[f"{role}.peak_pss_mb"], found[f"{role}.peak_private_mb"] = pss / 1e6, private / 1e6
+            found[f"{role}.peak_pss_mb"] = max(process.pss_bytes for process in processes) / 1e6
+            found[f"{role}.peak_private_mb"] = max(process.private_bytes for process in processes) / 1e6
     return found
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
 
 from glovewire.monitor.sinks.plot import FAINT, INK
 
@@ -107,7 +106,7 @@ def _panel(axes: Axes, methods: Sequence[dict[str, Any]], goal: float, place: An
         )  # fmt: skip
     if start > CONTRAST * goal:
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.set_ylim(lowest * 0.8, start * 1.1)
     else:
         axes.set_ylim(max(lowest - 0.08 * goal, 0), min(start, goal * 2.2))

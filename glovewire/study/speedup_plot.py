@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from glovewire.monitor.history.curve import Point
 from glovewire.monitor.sinks.plot import INK
@@ -44,8 +43,8 @@ def _panel(axes: Axes, curves: Sequence[Curve], place: Callable[[Point], float],
     every = [place(point) for _, curve in curves for point in curve if place(point) > 0]
     if every and max(every) / min(every) > CONTRAST:
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.xaxis.set_major_formatter("{x:g}")
+        axes.xaxis.set_minor_formatter("")
     else:
         axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
