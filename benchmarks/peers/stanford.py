@@ -22,7 +22,7 @@ from glovewire.bench import preprocess as bench_preprocess
 from glovewire.bench import train as bench_train
 from glovewire.bench.config import PreprocessBenchConfig, TrainBenchConfig
 from glovewire.bench.measurements import surroundings
-from glovewire.bench.stanford import PEER, StanfordTraining, beside_peer, program
+from glovewire.bench.stanford import PEER, beside_peer, program, stanford_training
 from glovewire.bench.train import RATE, shown
 from glovewire.common.cli.command import Command
 from glovewire.common.cli.options import Given, takes
@@ -111,8 +111,8 @@ def compare_training(config: StanfordTrainConfig, report: Callable[[str], None])
     with tempfile.TemporaryDirectory(prefix="glovewire-peer-") as name:
         folder = Path(name)
         how = {"threads": config.workers, "epochs": config.peer_epochs}
-        peer = StanfordTraining(glove, dataset, folder, config.options, **how)
-        trainings = {**bench_train.trainings(config, folder), PEER: peer.train}
+        peer = stanford_training(glove, dataset, folder, config.options, **how)
+        trainings = {**bench_train.trainings(config, folder), PEER: peer}
         repeats, success = bench_train.in_turns(config.repeats, trainings, report)
     return {
         "surroundings": before,

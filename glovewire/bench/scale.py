@@ -21,7 +21,7 @@ from ..figures import dress, save, slide
 from . import train as bench_train
 from .config import ScaleBenchConfig
 from .measurements import spread, surroundings
-from .stanford import PEER, StanfordTraining, beside_peer, program
+from .stanford import PEER, beside_peer, program, stanford_training
 from .train import RATE, Figures
 from .vocabularies import make_datasets
 
@@ -79,7 +79,7 @@ def _trainings(config: ScaleBenchConfig, dataset: Dataset, glove: Path | None, f
     found = bench_train.trainings(config.of_training(dataset.path), folder)
     if glove is not None:
         how = {"threads": config.workers, "epochs": config.peer_epochs}
-        found[PEER] = StanfordTraining(glove, dataset, folder, config.options, **how).train
+        found[PEER] = stanford_training(glove, dataset, folder, config.options, **how)
     return found
 
 

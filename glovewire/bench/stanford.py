@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,55 +29,43 @@ def program(folder: Path, name: str) -> Path:
     raise UsageError(f"{folder} has neither {name} nor build/{name}: build Stanford's GloVe there first")
 
 
-class StanfordTraining:
-    """Trains with Stanford's `glove` on the same matrix; the export of the matrix is not timed."""
-
-    def __init__(
-        self, glove: Path, dataset: Dataset, folder: Path, options: TrainingOptions, *, threads: int, epochs: int
-    ) -> None:
-        self._entries, self._epochs = dataset.total_entries * epochs, epochs
-        self._matrix = folder.resolve() / "peer-matrix"
-        export(dataset.path, "stanford", self._matrix)
-        words = {
-            "-input-file": self._matrix / "cooccurrence.bin", "-vocab-file": self._matrix / "vocab.txt",
-            "-save-file": self._matrix.parent / "peer-vectors", "-vector-size": options.dim, "-threads": threads,
-            "-iter": epochs, "-x-max": options.x_max, "-alpha": options.alpha, "-verbose": 2,
-        }  # fmt: skip
-        self._command = [str(glove), *(str(word) for pair in words.items() for word in pair)]
-
-    def train(self) -> Figures:
-        """Train once; return the speed from the end of the preparations to the end of the last epoch."""
-        process = subprocess.Popen(
-            self._command,
-            cwd=self._matrix,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-        )
-        try:
-            began, ended, epochs, output = _times(process)
-        finally:
-            process.kill()
-            process.communicate()
-        if process.returncode or epochs < self._epochs or ended <= began or began == 0:
-            how = f"status {process.returncode} after {epochs} of {self._epochs} epochs"
-            raise ProcessDied(f"glove ended with {how}: {output[-200:].strip()}")
-        return {RATE: self._entries / (ended - began)}
+def stanford_training(
+    glove: Path, dataset: Dataset, folder: Path, options: TrainingOptions, *, threads: int, epochs: int
+) -> Callable[[], Figures]:
+    """Return a function that trains once with `glove` on the same matrix; the export of the matrix is not timed."""
+    matrix = folder.resolve() / "peer-matrix"
+    export(dataset.path, "stanford", matrix)
+    words = {
+        "-input-file": matrix / "cooccurrence.bin", "-vocab-file": matrix / "vocab.txt",
+        "-save-file": matrix.parent / "peer-vectors", "-vector-size": options.dim, "-threads": threads,
+        "-iter": epochs, "-x-max": options.x_max, "-alpha": options.alpha, "-verbose": 2,
+    }  # fmt: skip
+    command = [str(glove), *(str(word) for pair in words.items() for word in pair)]
+    return partial(_train, command, matrix, dataset.total_entries * epochs, epochs)
 
 
-def _times(process: subprocess.Popen[str]) -> tuple[float, float, int, str]:
-    """Return when the preparations and the last epoch ended, the number of epochs, and the program's output."""
+def _train(command: Sequence[str], folder: Path, entries: int, epochs: int) -> Figures:
+    """Train once; return the speed from the end of the preparations to the end of the last epoch."""
+    process = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace"
+    )
     assert process.stderr is not None
-    began, ended, epochs, output = 0.0, 0.0, 0, ""
-    for line in process.stderr:
-        output += line
-        if re.search(r"\biter: *\d+", line):
-            ended, epochs = time.perf_counter(), epochs + 1
-        elif re.search(r"done\.", line) and not ended:
-            began = time.perf_counter()
-    process.wait(PEER_EXIT_S)
-    return began, ended, epochs, output
+    output, began, ends = "", 0.0, list[float]()
+    try:
+        for line in process.stderr:
+            output += line
+            if re.search(r"\biter: *\d+", line):
+                ends.append(time.perf_counter())
+            elif re.search(r"done\.", line) and not ends:
+                began = time.perf_counter()
+        process.wait(PEER_EXIT_S)
+    finally:
+        process.kill()
+        process.communicate()
+    if process.returncode or len(ends) < epochs or not 0 < began < ends[-1]:
+        how = f"status {process.returncode} after {len(ends)} of {epochs} epochs"
+        raise ProcessDied(f"glove ended with {how}: {output[-200:].strip()}")
+    return {RATE: entries / (ends[-1] - began)}
 
 
 def beside_peer(repeats: list[dict[str, Figures]], store: str, threads: int, epochs: int) -> dict[str, Any]:
