@@ -15,7 +15,7 @@ from typing import Any
 
 from glovewire.common.errors import ArtifactError, OutputError
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.storage.artifacts import write_text_atomically
+from glovewire.common.storage.artifacts import output_errors, write_text_atomically
 
 from ..bench.measurements import surroundings
 from .emulation import Trace
@@ -53,11 +53,9 @@ def run(config: StalenessConfig, train: Train, subject: Subject, tell: Callable[
     Raises OutputError or ArtifactError before any work if files are in the way or damaged.
     """
     before = surroundings()
-    try:
+    with output_errors(config.out, "study"):
         _check_folder(config)
         config.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"study {config.out} cannot be written: {error.strerror or error}") from error
     tell(_announcement(config, subject))
     study = _Study(config, train, subject, tell)
     settings = [study.setting(conditions, batch) for conditions in config.conditions() for batch in config.batch_sizes]
@@ -137,7 +135,10 @@ class _Study:
             "mode": method.consistency,
             "policy": method.staleness,
             "rate": rate * best,
-            "tried": {f"{rate * share:g}": _ending(one) for share, one in tried.items()},
+            "tried": {
+                f"{rate * share:g}": "diverged" if one.ended == "diverged" else f"{one.loss[-1]:.4f}"
+                for share, one in tried.items()
+            },
             "runs": [vars(one) for one in runs],
         }
 
@@ -188,7 +189,3 @@ def _goal(rows: Sequence[dict[str, Any]]) -> float:
         done = GOAL_AT * one["gradients"][-1]
         losses.append(next(loss for n, loss in zip(one["gradients"], one["loss"], strict=True) if n >= done))
     return float(f"{statistics.median(losses):.3g}")
-
-
-def _ending(trace: Trace) -> str:
-    return "diverged" if trace.ended == "diverged" else f"{trace.loss[-1]:.4f}"
