@@ -54,27 +54,25 @@ class WireDriver:
 
     def starter(self, case: Case) -> Start:
         """Return a function of n that sends message n of a case and returns its reply."""
-        places = self._of_size(case.size)
-        first = self._draw.integers(0, self._rows - case.size + 1, PLACES).tolist()
         ones, store = self._ones[: case.size], self._store
+        drawn: list[Any] = self._of_size(case.size)
+        first = self._draw.integers(0, self._rows - case.size + 1, PLACES).tolist()
+        places = drawn if case.place == "random" else [slice(low, low + case.size) for low in first]
+        ways: dict[tuple[str, str], Callable[[Any], Pending[Any]]] = {
+            ("pull", "random"): store.pull_rows,
+            ("pull", "range"): lambda rows: store.pull_range(rows.start, rows.stop, m.NO_VERSION),
+            ("push", "random"): lambda rows: store.push_rows("add", rows, ones, 0.0)[0],
+            ("push", "range"): lambda rows: store.push_range("add", NO_LEASE, Change(rows.start, rows.stop, ones)),
+        }
+        send, pushes = ways[case.operation, case.place], case.operation == "push"
 
-        def pull_rows(n: int) -> Pending[Any]:
-            return store.pull_rows(places[n % PLACES])
+        def start(n: int) -> Pending[Any]:
+            rows = places[n % PLACES]
+            if pushes:
+                self._pushed.append(rows)
+            return send(rows)
 
-        def pull_range(n: int) -> Pending[Any]:
-            return store.pull_range(first[n % PLACES], first[n % PLACES] + case.size, m.NO_VERSION)
-
-        def push_rows(n: int) -> Pending[Any]:
-            self._pushed.append(places[n % PLACES])
-            return store.push_rows("add", places[n % PLACES], ones, 0.0)[0]
-
-        def push_range(n: int) -> Pending[Any]:
-            self._pushed.append(slice(first[n % PLACES], first[n % PLACES] + case.size))
-            low = first[n % PLACES]
-            return store.push_range("add", NO_LEASE, Change(low, low + case.size, ones))
-
-        by_row, by_range = (pull_rows, pull_range) if case.operation == "pull" else (push_rows, push_range)
-        return by_row if case.place == "random" else by_range
+        return start
 
     def run(self, start: Start, window: int, seconds: float) -> Repeat:
         """Keep `window` messages in flight for `seconds`, wait for the last reply, and return the measurements."""
