@@ -1,5 +1,6 @@
 """Define `glovewire bench`; each command imports the code it measures only when it runs."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,12 @@ def bench() -> None:
 _report = partial(click.echo, err=True)
 
 
+def _shown(result: dict[str, Any], table: Callable[[dict[str, Any]], str]) -> dict[str, Any]:
+    """Print a result as text, and return it."""
+    click.echo(table(result))
+    return result
+
+
 @click.command("bench-wire", cls=Command)
 @takes(WireConfig)
 def wire(given: Given[WireConfig]) -> dict[str, Any]:
@@ -29,9 +36,7 @@ def wire(given: Given[WireConfig]) -> dict[str, Any]:
     """
     from .wire import bench, table
 
-    result = bench(given.config(), _report)
-    click.echo(table(result))
-    return result
+    return _shown(bench(given.config(), _report), table)
 
 
 @click.command("bench-train", cls=Command)
@@ -44,9 +49,7 @@ def train(given: Given[TrainBenchConfig]) -> dict[str, Any]:
     if workers is None:
         workers = 1 if given["store"] == "local" and not given["beside"] else 2
     options = given.training(subwords=0.0)  # which come after training
-    result = bench(given.config(workers=workers, options=options), _report)
-    click.echo(table(result))
-    return result
+    return _shown(bench(given.config(workers=workers, options=options), _report), table)
 
 
 @click.command("bench-scale", cls=Command)
@@ -60,9 +63,7 @@ def scale(given: Given[ScaleBenchConfig]) -> dict[str, Any]:
     from .scale import bench, table
 
     options = given.training(epochs=4, subwords=0.0)  # subwords come after training
-    result = bench(given.config(options=options), _report)
-    click.echo(table(result))
-    return result
+    return _shown(bench(given.config(options=options), _report), table)
 
 
 @click.command("bench-dense", cls=Command)
@@ -71,9 +72,7 @@ def dense(given: Given[DenseBenchConfig]) -> dict[str, Any]:
     """Measure updates of a small ConvNet in PyTorch, synchronous and asynchronous."""
     from .dense import bench, table
 
-    result = bench(given.config(), _report)
-    click.echo(table(result))
-    return result
+    return _shown(bench(given.config(), _report), table)
 
 
 @click.command("bench-preprocess", cls=Command)
@@ -82,9 +81,7 @@ def preprocess(given: Given[PreprocessBenchConfig]) -> dict[str, Any]:
     """Measure preprocessing of CORPUS, a file of texts as `glovewire preprocess` takes it."""
     from .preprocess import bench, table
 
-    result = bench(given.config())
-    click.echo(table(result))
-    return result
+    return _shown(bench(given.config()), table)
 
 
 bench.add_command(dense, "dense")
