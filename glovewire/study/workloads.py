@@ -82,9 +82,7 @@ class GloveProblem:
         """See Problem."""
         return MinibatchSampler(self.dataset, options.batch_size, options.seed, worker).next
 
-    def gradients(self, batch: Minibatch, rows: Rows, options: TrainingOptions) -> Gradients:
-        """See Problem."""
-        return glove_gradients(batch, rows, options)
+    gradients = staticmethod(glove_gradients)
 
 
 @dataclass(frozen=True, eq=False)
