@@ -7,7 +7,7 @@ lower case.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,7 +84,8 @@ def similarity(pairs: Sequence[Pair], unit: UnitVectors) -> dict[str, Any]:
     The result has `spearman` (None where fewer than two pairs, or constant values, leave it undefined), `pairs` in the
     set and `covered` pairs with both words in the vocabulary.
     """
-    known = [(rows, human) for *pair, human in pairs if (rows := _find_all(pair, unit))]
+    found = [([unit.find(word) for word in pair], human) for *pair, human in pairs]
+    known = [(rows, human) for rows, human in found if None not in rows]
     first, second = np.array([rows for rows, _ in known], dtype=np.intp).reshape(-1, 2).T
     cosines = np.einsum("ij,ij->i", unit.rows[first], unit.rows[second])
     return {
@@ -100,33 +101,42 @@ def analogies(sections: Sequence[Section], unit: UnitVectors) -> dict[str, Any]:
     The result has `semantic`, `syntactic` and `total` (None without a covered question), `covered`, `questions`, and
     `sections`: accuracy, covered and questions by section. The three words of a question are never an answer.
     """
-    known = [[found for q in section.questions if (found := _find_all(q, unit))] for section in sections]
-    rows = np.array([found for each in known for found in each], dtype=np.intp).reshape(-1, 4)
-    right = answer_analogies(rows[:, :3], unit.rows) == rows[:, 3]
-    by_section = np.split(right, np.cumsum([len(each) for each in known])[:-1])
-    kinds = np.array([section.kind for section, each in zip(sections, known, strict=True) for _ in each])
+    asked = [question for section in sections for question in section.questions]
+    right = _answered(asked, lambda word: [] if (row := unit.find(word)) is None else [row], unit.rows)
+    hits = {section: [right[question] for question in section.questions if question in right] for section in sections}
+    every = [hit for each in hits.values() for hit in each]
+    kinds = {kind: [hit for section, each in hits.items() if section.kind == kind for hit in each] for kind in KINDS}
     return {
-        **{kind: _percent(right[kinds == kind]) for kind in KINDS},
-        "total": _percent(right),
-        "covered": len(right),
-        "questions": sum(len(section.questions) for section in sections),
+        **{kind: _percent(each) for kind, each in kinds.items()},
+        "total": _percent(every),
+        "covered": len(every),
+        "questions": len(asked),
         "sections": {
             section.name: {
                 "kind": section.kind,
-                "accuracy": _percent(hits),
-                "covered": len(hits),
+                "accuracy": _percent(each),
+                "covered": len(each),
                 "questions": len(section.questions),
             }
-            for section, hits in zip(sections, by_section, strict=True)
+            for section, each in hits.items()
         },
     }
 
 
-def _find_all(words: Iterable[str], unit: UnitVectors) -> list[int]:
-    """Return the rows of all `words`; an empty list if any of them is not in the vocabulary."""
-    rows = [unit.find(word) for word in words]
-    known = [row for row in rows if row is not None]
-    return known if len(known) == len(rows) else []
+def _answered(
+    questions: Iterable[Sequence[str]], rows_of: Callable[[str], list[int]], unit: Rows
+) -> dict[Sequence[str], bool]:
+    """Return whether 3CosAdd answers each question, without those with a word that has no row.
+
+    `rows_of` returns all rows that spell a word: its vector is that of the first, and none of them is an answer.
+    """
+    found = {question: [rows_of(word) for word in question] for question in questions}
+    known = {question: rows for question, rows in found.items() if all(rows)}
+    most = max((len(rows) for words in known.values() for rows in words), default=1)
+    firsts = np.array([[rows[0] for rows in words] for words in known.values()], dtype=np.intp).reshape(-1, 4)
+    without = [[row for rows in words[:3] for row in (rows * most)[:most]] for words in known.values()]
+    answers = answer_analogies(firsts[:, :3], unit, np.array(without, dtype=np.intp).reshape(-1, 3 * most))
+    return {question: row in words[3] for (question, words), row in zip(known.items(), answers.tolist(), strict=True)}
 
 
 def answer_analogies(
@@ -161,8 +171,8 @@ def answer_analogies(
     return answers
 
 
-def _percent(hits: npt.NDArray[np.bool_]) -> float | None:
-    return round(100 * float(hits.mean()), 2) if len(hits) else None
+def _percent(hits: Sequence[bool]) -> float | None:
+    return round(100 * (sum(hits) / len(hits)), 2) if hits else None
 
 
 def _spearman(ours: Rows, human: npt.NDArray[np.float64]) -> float | None:
@@ -182,16 +192,15 @@ def word_pairs(
     """Return Pearson's and Spearman's correlation and the percentage of unknown pairs: see KeyedVectors."""
     from scipy.stats import pearsonr, spearmanr
 
-    rows = _rows_by_name(wv, restrict_vocab, case_insensitive)
-    pairs = read_pairs(path)
+    rows_of, pairs = _rows_by_name(wv, restrict_vocab, case_insensitive), read_pairs(path)
     ours, human, unknown = [], [], 0
     for *words, score in pairs:
-        found = [rows.get(_name(word, case_insensitive)) for word in words]
-        if None in found:
+        found = [rows_of.get(_name(word, case_insensitive), [])[:1] for word in words]
+        if not all(found):
             unknown += 1
             if not dummy4unknown:
                 continue
-        ours.append(0.0 if None in found else wv.similarity(*(wv.vectors[row] for row in found)))
+        ours.append(wv.similarity(*(wv.vectors[row] for (row,) in found)) if all(found) else 0.0)
         human.append(score)
     if len(human) < 2:
         raise UsageError(
@@ -205,29 +214,18 @@ def word_analogies(
     wv: KeyedVectors, path: Path, restrict_vocab: int, case_insensitive: bool, dummy4unknown: bool
 ) -> tuple[float, list[dict[str, Any]]]:
     """Return the accuracy on analogy questions, and the questions by section: see KeyedVectors."""
-    rows = _rows_by_name(wv, restrict_vocab, case_insensitive)
-    names = [_name(word, case_insensitive) for word in wv.index_to_key[:restrict_vocab]]
-    same = np.array([rows[name] for name in names], dtype=np.intp)  # the first row that spells the same word
-    sections = read_questions(path)
-    questions = [tuple(_name(w, case_insensitive) for w in q) for each in sections for q in each.questions]
-    known = [place for place, question in enumerate(questions) if all(word in rows for word in question)]
-    asked = np.array([[rows[word] for word in questions[place]] for place in known], dtype=np.intp).reshape(-1, 4)
-    without = _spellings(same, asked[:, :3])
-    answers = answer_analogies(asked[:, :3], wv.get_normed_vectors()[: len(names)], without)
-    right = np.zeros(len(questions), dtype=np.bool_)
-    right[known] = same[answers] == asked[:, 3]
-    counted = np.full(len(questions), dummy4unknown)
-    counted[known] = True
-    found, first = [], 0
-    for section in sections:
-        places = range(first, first := first + len(section.questions))
-        found.append(
-            {
-                "section": section.name,
-                "correct": [questions[place] for place in places if right[place]],
-                "incorrect": [questions[place] for place in places if counted[place] and not right[place]],
-            }
-        )
+    rows_of, sections = _rows_by_name(wv, restrict_vocab, case_insensitive), read_questions(path)
+    asked = [[tuple(_name(word, case_insensitive) for word in q) for q in section.questions] for section in sections]
+    unit = wv.get_normed_vectors()[:restrict_vocab]
+    right = _answered(chain.from_iterable(asked), lambda word: rows_of.get(word, []), unit)
+    found = [
+        {
+            "section": section.name,
+            "correct": [question for question in questions if right.get(question)],
+            "incorrect": [question for question in questions if not right.get(question, not dummy4unknown)],
+        }
+        for section, questions in zip(sections, asked, strict=True)
+    ]
     total = {kind: [each for section in found for each in section[kind]] for kind in ("correct", "incorrect")}
     accuracy = len(total["correct"]) / max(1, len(total["correct"]) + len(total["incorrect"]))
     return accuracy, [*found, {"section": "Total accuracy", **total}]
@@ -237,20 +235,9 @@ def _name(word: str, case_insensitive: bool) -> str:
     return word.upper() if case_insensitive else word
 
 
-def _rows_by_name(wv: KeyedVectors, restrict_vocab: int, case_insensitive: bool) -> dict[str, int]:
-    """Return the first row of each word, in capitals if case is ignored, among the first `restrict_vocab`."""
-    words = wv.index_to_key[:restrict_vocab]
-    return {_name(words[row], case_insensitive): row for row in reversed(range(len(words)))}
-
-
-def _spellings(same: npt.NDArray[np.intp], asked: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Return the rows of all spellings of the rows `asked`, shape (questions, n); short lists repeat a row."""
-    others = np.flatnonzero(same != np.arange(len(same)))
-    columns = [asked]
-    while len(others):  # each pass adds one more spelling of every word that has one
-        _, firsts = np.unique(same[others], return_index=True)
-        more = np.arange(len(same))
-        more[same[others[firsts]]] = others[firsts]
-        columns.append(more[asked])
-        others = np.delete(others, firsts)
-    return np.concatenate(columns, axis=1)
+def _rows_by_name(wv: KeyedVectors, restrict_vocab: int, case_insensitive: bool) -> dict[str, list[int]]:
+    """Return the rows of each word, in capitals if case is ignored, among the first `restrict_vocab`."""
+    rows: dict[str, list[int]] = {}
+    for row, word in enumerate(wv.index_to_key[:restrict_vocab]):
+        rows.setdefault(_name(word, case_insensitive), []).append(row)
+    return rows
