@@ -105,24 +105,19 @@ def _add_ngrams(own: Rows, encoded: Sequence[bytes], subwords: Subwords) -> None
     own /= (counts + 1).astype(np.float32)[:, None]
 
 
-def read_fasttext(path: Path) -> Vectors:
+def read_fasttext(path: Path, data: bytes | None = None) -> Vectors:
     """Read a skip-gram or CBOW model of fastText, with every vector in memory; `subwords` is None if it has no n-grams.
 
-    Bytes of a word that are not UTF-8 become `\\xNN`. Raises MalformedFile for a file that is not a model, is cut off,
-    holds NaN or infinity, or is a classifier or a quantised model.
+    `data` is the content, if it is not that of the file `path` itself, which is mapped. Bytes of a word that are not
+    UTF-8 become `\\xNN`. Raises MalformedFile for a file that is not a model, is cut off, holds NaN or infinity, or is
+    a classifier or a quantised model.
     """
     try:
+        if data is not None:
+            return _Reader(path, data).read()
         with path.open("rb") as stream:
-            return parse_fasttext(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ), path)
-    except (OSError, ValueError) as error:
-        raise MalformedFile(f"{path} cannot be read as a model of fastText: {error}") from error
-
-
-def parse_fasttext(data: mmap.mmap | bytes, path: Path) -> Vectors:
-    """Read a model from the bytes of its file, as `read_fasttext` does; `path` names it in errors."""
-    try:
-        return _Reader(path, data).read()
-    except (ValueError, struct.error, OverflowError) as error:
+            return _Reader(path, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)).read()
+    except (OSError, ValueError, struct.error, OverflowError) as error:
         raise MalformedFile(f"{path} cannot be read as a model of fastText: {error}") from error
 
 

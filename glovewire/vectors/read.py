@@ -27,7 +27,7 @@ from glovewire.common.storage.stores import local
 from glovewire.preprocess.corpus.compressed import open_decompressed
 
 from .checkpoint_vectors import is_checkpoint, newest_checkpoint, read_checkpoint
-from .fasttext_file import FASTTEXT_MAGIC, parse_fasttext, read_fasttext
+from .fasttext_file import FASTTEXT_MAGIC, read_fasttext
 from .word2vec_files import read_words
 
 _COMPRESSED = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
@@ -81,22 +81,18 @@ def _read(path: Path, dataset: Path | None) -> Vectors:
 def _read_file(path: Path) -> Vectors:
     with path.open("rb") as plain:
         head = plain.read(16)
-    if head.startswith(FASTTEXT_MAGIC):
-        return read_fasttext(path)  # maps the file instead of reading all of it
-    if head.startswith(_ZIP):
-        return _read_zip(path, path)
     compression = next((suffix for magic, suffix in _COMPRESSED.items() if head.startswith(magic)), "")
     with open_decompressed(path, compression) as raw, BufferedReader(cast(Any, raw)) as stream:
-        return _read_stream(stream, path)
+        return _read_stream(stream, path, plain=not compression)
 
 
-def _read_stream(stream: BufferedReader | zipfile.ZipExtFile, path: Path) -> Vectors:
-    """Read a file of any format from its content, decompressed."""
+def _read_stream(stream: BufferedReader | zipfile.ZipExtFile, path: Path, *, plain: bool = False) -> Vectors:
+    """Read a file of any format from its content, decompressed; `plain` if it is that of `path` as it stands."""
     head = stream.peek(16)
     if head.startswith(FASTTEXT_MAGIC):
-        return parse_fasttext(stream.read(), path)
+        return read_fasttext(path, None if plain else stream.read())
     if head.startswith(_ZIP):
-        return _read_zip(BytesIO(stream.read()), path)
+        return _read_zip(path if plain else BytesIO(stream.read()), path)
     if head.startswith(_PICKLES):
         raise MalformedFile(
             f"{path} is a Python pickle, which could run any program and is not loaded: write the vectors with "
