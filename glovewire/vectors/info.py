@@ -21,7 +21,6 @@ from glovewire.common.storage.stores import local
 
 from .read import read_vectors
 
-_ENTRIES_AT_ONCE = 1 << 22
 _ROWS_AT_ONCE = 8192
 
 
@@ -90,14 +89,10 @@ def _sum(opened: datasets.Dataset) -> float:
     """Return the sum of all values of the full matrix, in float64."""
     total = 0.0
     for a, b in opened.layout.blocks:
-        first, last = opened.block_range(a, b)
-        for start in range(first, last, _ENTRIES_AT_ONCE):
-            stored = opened.entries[start : min(last, start + _ENTRIES_AT_ONCE)]
-            part = float(stored["x"].sum(dtype=np.float64))
-            if opened.layout.symmetric:
-                diagonal = stored["x"][stored["i"] == stored["j"]] if a == b else stored["x"][:0]
-                part = 2 * part - float(diagonal.sum(dtype=np.float64))
-            total += part
+        stored, _ = opened.block(a, b)
+        total += float(stored["x"].sum(dtype=np.float64)) * (2 if opened.layout.symmetric else 1)
+        if opened.layout.symmetric and a == b:
+            total -= float(stored["x"][stored["i"] == stored["j"]].sum(dtype=np.float64))
     return total
 
 
