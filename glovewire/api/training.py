@@ -11,7 +11,6 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from glovewire.common.addresses import url_of
 from glovewire.common.cli.config_file import saved_value
 from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError, UsageError
@@ -187,14 +186,12 @@ class Run:
         >>> getfixture("run").resume(epochs=4)
         Run('...': 4 epochs, loss ...)
         """
-        place = dataset if dataset is not None else self._dataset()
-        return train(place, self.path, callbacks=callbacks, progress=progress, resume=True, epochs=epochs, **options)
+        from ..vectors.checkpoint_vectors import dataset_of
 
-    def _dataset(self) -> Path:
-        named = saved_value(self.path / runs.CONFIG, "dataset", str)
-        if named is None:
+        place = dataset if dataset is not None else dataset_of(self.path)
+        if place is None:
             raise UsageError(f"{self.path / runs.CONFIG} names no dataset: give the one that the run was trained on")
-        return Path(named) if url_of(named) else self.path / named
+        return train(place, self.path, callbacks=callbacks, progress=progress, resume=True, epochs=epochs, **options)
 
 
 def _as_png(figure: Figure) -> bytes:

@@ -1,6 +1,7 @@
 """Read the vectors of a checkpoint. It holds table rows but no words; the words come from the training dataset."""
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,17 +14,16 @@ from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage import stores
-from glovewire.common.storage.artifacts import MANIFEST, Manifest
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import Vectors
 from glovewire.server.checkpoints import files
 
-_BETWEEN = ".shard-"
+_PART = re.compile(r".+\.shard-[0-9]{1,3}-of-[0-9]{1,3}", re.DOTALL)
 
 
 def is_checkpoint(path: Path) -> bool:
     """Return whether `path` is a checkpoint's folder, of any shard, in a run."""
-    return path.parent.name == runs.CHECKPOINTS and _BETWEEN in path.name and os.path.isdir(path)
+    return path.parent.name == runs.CHECKPOINTS and _PART.fullmatch(path.name) is not None and os.path.isdir(path)
 
 
 def newest_checkpoint(run: Path) -> Path:
@@ -41,10 +41,14 @@ def read_checkpoint(path: Path, dataset: Path | None = None) -> Vectors:
     Character n-grams are fitted only at the end of a run, so a checkpoint has none. `dataset` defaults to that of the
     run's `config.toml`. Raises ArtifactError for a damaged checkpoint or another dataset.
     """
+    label, _, part = path.name.partition(".shard-")
     path = path.resolve()
-    run, label = path.parent.parent, path.name.partition(_BETWEEN)[0]
-    rows, facts = files.read(run, label, _shards(path), one_round=False)
-    with stores.local(dataset or _dataset_of(run, path), verify=False) as folder:
+    run = path.parent.parent
+    rows, facts = files.read(run, label, int(part.partition("-of-")[2]), one_round=False)
+    dataset = dataset or dataset_of(run)
+    if dataset is None:
+        raise ArtifactError(f"{path} holds rows without words: name the dataset that it was trained on with --dataset")
+    with stores.local(dataset, verify=False) as folder:
         opened = Dataset.open(folder, verify=False)
     if facts["dataset"] != opened.checksum:
         raise ArtifactError(f"{path} was not trained on {opened.path}: name the dataset that it was trained on")
@@ -63,17 +67,7 @@ def read_checkpoint(path: Path, dataset: Path | None = None) -> Vectors:
     return Vectors(opened.words, vectors, {"checkpoint": label}, opened.counts)
 
 
-def _shards(path: Path) -> int:
-    try:
-        facts = Manifest.load(path, files.KIND, files.SCHEMA, verify=False).facts
-        return int(facts["shards"])
-    except files.BAD_FACTS as error:
-        raise ArtifactError(f"{path / MANIFEST} does not say how many shards there are") from error
-
-
-def _dataset_of(run: Path, path: Path) -> Path:
-    """Return the dataset that the run's configuration names."""
+def dataset_of(run: Path) -> Path | None:
+    """Return the dataset that the configuration of a run names; None if it names none."""
     named = saved_value(run / runs.CONFIG, "dataset", str)
-    if named is None:
-        raise ArtifactError(f"{path} holds rows without words: name the dataset that it was trained on with --dataset")
-    return Path(named) if url_of(named) else run / named
+    return None if named is None else Path(named) if url_of(named) else run / named
