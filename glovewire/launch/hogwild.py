@@ -39,6 +39,7 @@ from glovewire.monitor.terminal.view import open_view
 from glovewire.server.checkpoints.initial_state import draw_state
 from glovewire.server.leases.losses import Losses
 from glovewire.server.telemetry.metrics_file import MetricsFile
+from glovewire.server.telemetry.status import MEANS
 
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
@@ -166,18 +167,14 @@ def _receive_report(pipe: Any, process: SpawnProcess, worker: str, losses: Losse
 
 
 def _facts(config: LocalConfig, losses: Losses, checksum: str) -> dict[str, Any]:
-    loss, floor, norm = losses.last_means()
-    seconds = losses.seconds()
     return {
         "ending": Ending.COMPLETE,
         "dataset": printable(shown_name(config.dataset)),
         "dataset_checksum": checksum,
-        "seconds": seconds,
+        "seconds": losses.seconds(),
         "entries": losses.entries,
-        "entries_per_second": losses.entries / seconds if seconds else 0.0,
-        "loss": loss,
-        "bias_only_loss": floor,
-        "mean_vector_norm": norm,
+        "entries_per_second": losses.entries_per_second(),
+        **dict(zip(MEANS, losses.last_means(), strict=True)),
         "epochs": losses.epoch,
         "workers": config.workers,
         "servers": 0,
