@@ -6,9 +6,11 @@ training does not wait, and is scored as often as time allows.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 
 import numpy as np
 
@@ -16,18 +18,17 @@ from glovewire.common.array_types import Rows
 from glovewire.common.client.pending import expect
 from glovewire.common.endings import Ending
 from glovewire.common.errors import DeadlineExceeded, RunOver, UnknownSession
-from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol.messages import NO_VERSION, Finish, GetStatus, Proceed, Score, Status
 from glovewire.common.roles import Role
 from glovewire.common.storage.dataset import Dataset
-from glovewire.common.storage.run_folder import load_vectors
 from glovewire.common.transport.client import RequestClient
 from glovewire.common.transport.curve_keys import load_client_keys
 from glovewire.worker.stores.server_store import ServerStore
 
 from ..vectors.evaluate import score
+from .config import LocalConfig
 
 SILENCE_S = 5.0
 
@@ -37,10 +38,9 @@ def check(files: Sequence[Path]) -> None:
     score(("word",), np.ones((1, 1)), files)
 
 
-def of_run(run: Path, files: Sequence[Path]) -> dict[str, float]:
-    """Return the scores of the finished vectors in `run`, in percent, keyed by the names of the test sets."""
-    trained = load_vectors(run, verify=False)
-    found = score(trained.words, trained.vectors, files)["similarity"]
+def scores_of(words: Sequence[str], vectors: Rows, files: Sequence[Path]) -> dict[str, float | None]:
+    """Return the scores of `vectors` in percent, keyed by the names of the test sets; None where undefined."""
+    found = score(words, vectors, files)["similarity"]
     return {Path(name).stem: one["spearman"] for name, one in found.items()}
 
 
@@ -62,7 +62,7 @@ class Judge:
     def judge(self, epoch: int, scores: dict[str, float], vectors: Rows) -> None:
         """Record the scores of the vectors after `epoch` epochs; an epoch without scores cannot become the best."""
         self.newest_epoch = epoch
-        if scores and (not self.best_scores or _mean(scores) > _mean(self.best_scores)):
+        if scores and (not self.best_scores or fmean(scores.values()) > fmean(self.best_scores.values())):
             self.best_epoch, self.best_scores = epoch, scores
             self.best = vectors if self.keep_best else None
 
@@ -72,39 +72,18 @@ class Judge:
         return 0 < self.patience <= self.newest_epoch - self.best_epoch
 
 
-def _mean(scores: dict[str, float]) -> float:
-    return sum(scores.values()) / len(scores)
-
-
+@dataclass
 class Scorer:
-    """Scores the vectors of a running training after each sweep; `files` are similarity sets.
+    """Scores the vectors in `store` after each sweep on the similarity sets `files`; `judge` gets the scores.
 
-    Connects on creation, before the workers start, to learn at which epoch training begins. `judge` gets the scores.
+    `epoch` is the one after which they were last scored or, at first, training begins.
     """
 
-    def __init__(
-        self,
-        addresses: Sequence[str],
-        dataset: Dataset,
-        options: TrainingOptions,
-        files: Sequence[Path],
-        judge: Judge,
-        keys: Path | None,
-    ) -> None:
-        self._dataset, self._options, self._files, self.judge = dataset, options, files, judge
-        role = Role.ADMIN if judge.patience else Role.WORKER  # only an administrator may end the run
-        self._client = RequestClient(
-            addresses, "scorer", silence_s=SILENCE_S, keys=None if keys is None else load_client_keys(keys, role)
-        )
-        self._waits = options.schedule == "blocks"
-        try:
-            self._client.connect(role="observer")
-            status = expect(self._client.ask(0, GetStatus()), Status)
-        except BaseException:
-            self._client.close()
-            raise
-        self._epoch = int(json.loads(bytes(status.body))["epoch"])
-        self._store = ServerStore(self._client, options, dataset.layout.rows)
+    store: ServerStore
+    dataset: Dataset
+    files: Sequence[Path]
+    judge: Judge
+    epoch: int
 
     def at(self, epoch: int) -> None:
         """Score the vectors after `epoch` epochs unless that is done; call it often to keep the connection alive.
@@ -112,47 +91,52 @@ class Scorer:
         A server that does not answer in time is asked again in the next call.
         """
         try:
-            self._client.poll(0)
-            if self._epoch < epoch:
+            self.store.client.poll(0)
+            if self.epoch < epoch:
                 self._score_epoch(epoch)
-                self._epoch = epoch
+                self.epoch = epoch
         except DeadlineExceeded:
             return
         except (RunOver, UnknownSession):  # the run ended first
-            self._epoch = self._options.epochs
+            self.epoch = self.store.options.epochs
 
     def _score_epoch(self, epoch: int) -> None:
-        vectors = self._pull()
-        beside = self._waits and not self.judge.patience and epoch < self._options.epochs
+        client, options = self.store.client, self.store.options
+        waits, vectors = options.schedule == "blocks", self._pull()
+        beside = waits and not self.judge.patience and epoch < options.epochs
         if beside:  # the next epoch is trained meanwhile
-            self._client.ask(0, Proceed(epoch + 1))
-        self._score(epoch, vectors)
+            client.ask(0, Proceed(epoch + 1))
+        found = scores_of(self.dataset.words, flatten_spectrum(vectors.copy(), options.spectrum), self.files)
+        scores = {name: percent for name, percent in found.items() if percent is not None}
+        for name, percent in scores.items():
+            client.ask(0, Score(name[:64], percent))
+        self.judge.judge(epoch, scores, vectors)
         if self.judge.stops:
-            for shard in range(len(self._client.channels)):
-                self._client.ask(shard, Finish(Ending.ASKED))
-        elif self._waits and not beside:
-            self._client.ask(0, Proceed(epoch + 1))
-
-    def close(self) -> None:
-        """Close the connection; idempotent."""
-        self._client.close()
+            for shard in range(len(client.channels)):
+                client.ask(shard, Finish(Ending.ASKED))
+        elif waits and not beside:
+            client.ask(0, Proceed(epoch + 1))
 
     def _pull(self) -> Rows:
         """Return the current vectors, shape (words, dim), in the order of the vocabulary."""
-        layout = RowLayout.of(self._options)
-        reply = self._store.pull_range(0, self._dataset.layout.rows, NO_VERSION)
+        reply = self.store.pull_range(0, self.store.rows, NO_VERSION)
         while not reply.done:
-            self._store.wait()
+            self.store.wait()
         rows = reply.get()
         assert rows is not None
-        vectors = np.empty((len(rows), self._options.dim), np.float32)
-        vectors[self._dataset.permutation] = layout.vectors(rows)
+        vectors = np.empty((len(rows), self.store.options.dim), np.float32)
+        vectors[self.dataset.permutation] = RowLayout.of(self.store.options).vectors(rows)
         return vectors
 
-    def _score(self, epoch: int, vectors: Rows) -> None:
-        shown = flatten_spectrum(vectors.copy(), self._options.spectrum)
-        found = score(self._dataset.words, shown, self._files)["similarity"]
-        scores = {Path(name).stem: float(one["spearman"]) for name, one in found.items() if one["spearman"] is not None}
-        for name, percent in scores.items():
-            self._client.ask(0, Score(name[:64], percent))
-        self.judge.judge(epoch, scores, vectors)
+
+@contextmanager
+def scoring(config: LocalConfig, addresses: Sequence[str], judge: Judge) -> Iterator[Callable[[int], None]]:
+    """Yield the `Scorer.at` of a run; enter before the workers start, to learn at which epoch training begins."""
+    role = Role.ADMIN if judge.patience else Role.WORKER  # only an administrator may end the run
+    keys = None if config.keys is None else load_client_keys(config.keys, role)
+    dataset = Dataset.open(config.dataset, verify=False)
+    with RequestClient(addresses, "scorer", silence_s=SILENCE_S, keys=keys) as client:
+        client.connect(role="observer")
+        status = expect(client.ask(0, GetStatus()), Status)
+        store = ServerStore(client, config.options, dataset.layout.rows)
+        yield Scorer(store, dataset, config.watch, judge, int(json.loads(bytes(status.body))["epoch"])).at

@@ -5,11 +5,11 @@ Every process is a child of this one and ends with it. A fault in any child is r
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from ..exits import signals_end_all
 from .config import ANY_PORT, LocalConfig
 from .processes import READY_S, Child, Children
 from .run_lock import errors_tell_what_is_left, locked_run_folder
-from .supervise import GOODBYE_S, Scored, ServerLost, await_end, end_in_order, until, until_over
+from .supervise import GOODBYE_S, ServerLost, await_end, end_in_order, until, until_over
 
 if TYPE_CHECKING:
     from .live_scores import Judge
@@ -82,14 +82,16 @@ def _run(config: LocalConfig) -> dict[str, Any]:
             try:
                 return _attempt(config, judge, again=attempt > 0)
             except ServerLost as error:
-                note = log.line("restart", why=error, attempt=attempt + 1)
-                print(note, file=sys.stderr)
+                print(log.line("restart", why=error, attempt=attempt + 1), file=sys.stderr)
                 lost = error
+            finally:
+                for scratch in config.out.rglob(".*.partial"):  # written by a process that was killed
+                    shutil.rmtree(scratch) if scratch.is_dir() else scratch.unlink()
         raise lost
 
 
 def _attempt(config: LocalConfig, judge: Judge | None, *, again: bool) -> dict[str, Any]:
-    with _children(config.out / "logs") as children:
+    with Children(config.out / "logs") as children:
         servers, ready = _start_servers(config, children, again=again)
         addresses, streams = [each.address for each in ready], [each.stream for each in ready]
         if config.progress:
@@ -98,14 +100,14 @@ def _attempt(config: LocalConfig, judge: Judge | None, *, again: bool) -> dict[s
         try:
             with watcher(config, streams, READY_S) as watch:
                 words = configured("worker", config.of_workers(), children.logs / "worker.toml")
-                with _scores(config, addresses, judge) as scored:
+                with _scoring(config, addresses, judge) as score:
                     workers = [
                         children.start(f"worker {rank}", [*words, *config.of_worker(rank, addresses), "--json"])
                         for rank in range(config.workers)
                     ]
                     if config.web is not None:
                         _serve_dashboard(config, children, streams)
-                    until_over(watch, servers, workers, children, scored)
+                    until_over(watch, servers, workers, children, score)
                 attempt_all(watch.close, partial(await_end, servers, children))  # closing the monitor draws the losses
         except Signalled:
             end_in_order(servers)
@@ -140,7 +142,8 @@ def _judged(config: LocalConfig, judge: Judge) -> dict[str, Any]:
         facts = runs.load_vectors(config.out, verify=False).facts
         dataset = Dataset.open(config.dataset, verify=False)
         runs.write_trained(config.out, dataset, config.options, judge.best, facts)
-    found: dict[str, Any] = {"quality": live_scores.of_run(config.out, config.watch)}
+    final = runs.load_vectors(config.out, verify=False)
+    found: dict[str, Any] = {"quality": live_scores.scores_of(final.words, final.vectors, config.watch)}
     if judge.best_scores:
         found |= {"best_epoch": judge.best_epoch, "best_epoch_is_kept": config.keep_best}
     runs.add_facts(config.out, found)
@@ -178,25 +181,12 @@ def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> t
         raise ServerLost(str(error)) if any(server.killed for server in servers) else error from error
 
 
-@contextlib.contextmanager
-def _scores(config: LocalConfig, addresses: list[str], judge: Judge | None) -> Iterator[Scored]:
-    """Yield a function that takes each overall loss sample and scores the vectors at each new epoch (--watch)."""
+def _scoring(
+    config: LocalConfig, addresses: list[str], judge: Judge | None
+) -> AbstractContextManager[Callable[[int], None]]:
+    """Return a context with a function that scores the vectors at each new epoch (--watch)."""
     if judge is None:
-        yield lambda _: None
-        return
+        return nullcontext(lambda _: None)
     from . import live_scores
 
-    dataset = Dataset.open(config.dataset, verify=False)
-    scorer = live_scores.Scorer(addresses, dataset, config.options, config.watch, judge, config.keys)
-    with contextlib.closing(scorer):
-        yield lambda sample: scorer.at(sample.epoch if sample is not None else 0)
-
-
-@contextlib.contextmanager
-def _children(logs: Path) -> Iterator[Children]:
-    try:
-        with Children(logs) as children:
-            yield children
-    finally:
-        for scratch in logs.parent.rglob(".*.partial"):  # written by a process that was killed
-            shutil.rmtree(scratch) if scratch.is_dir() else scratch.unlink()
+    return live_scores.scoring(config, addresses, judge)

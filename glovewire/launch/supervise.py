@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 from glovewire.common.endings import Ending
 from glovewire.common.errors import ProcessDied
-from glovewire.common.protocol.messages import LossSample
 from glovewire.monitor.watch import Watcher
 
 from .processes import Child, Children
@@ -18,18 +17,22 @@ LAST_WORDS_S = 600.0
 GOODBYE_S = 3.0
 LAST_ROUNDS_S = 5.0
 """Time for workers to complete their rounds; a terminated server waits for them slightly less."""
-Scored = Callable[[LossSample | None], None]
 
 
 class ServerLost(ProcessDied, code="server-lost"):
     """A server was killed; the run can continue from its newest checkpoint."""
 
 
-def until_over(watch: Watcher, servers: list[Child], workers: list[Child], children: Children, scored: Scored) -> None:
-    """Show progress and restart killed workers until the servers are done; ProcessDied if training cannot complete."""
+def until_over(
+    watch: Watcher, servers: list[Child], workers: list[Child], children: Children, score: Callable[[int], None]
+) -> None:
+    """Show progress and restart killed workers until the servers are done; ProcessDied if training cannot complete.
+
+    `score` is called again and again with the number of completed epochs.
+    """
     while any(server.running for server in servers) and not watch.over:
         watch.step(0.1)
-        scored(watch.history.loss)
+        score(watch.history.loss.epoch if watch.history.loss is not None else 0)
         _raise_if_failed(servers, children)
         for rank, worker in enumerate(workers):
             if worker.killed and children.may_restart(worker.role):
