@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from io import BytesIO
@@ -153,8 +153,8 @@ class Run:
         if topic not in (_LOSS, _QUALITY):
             raise UsageError(f"there are no metrics {topic!r}: use {_LOSS!r} or {_QUALITY!r}")
         file = self.path / runs.METRICS
-        lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
-        return [record for line in lines if (record := _record(line)) and _is_of(record, topic)]
+        lines = file.read_bytes() if file.exists() else b""
+        return [sample for kind, sample in _samples(lines) if kind == topic]
 
     def plot(self) -> Figure:
         """Return a figure of the loss over time and over entries; a notebook shows it.
@@ -216,12 +216,11 @@ class _Follower:
     def news(self) -> list[Progress]:
         """Return the progress since the last call, after passing it to every callback."""
         found = []
-        for line in self._lines():
-            record = _record(line)
-            if record and _is_of(record, _QUALITY):
-                self._scores = self._scores | {str(record["test"]): float(record["score"])}
-            elif record and _is_of(record, _LOSS):
-                found.append(self._progress(record))
+        for topic, sample in _samples(self._appended()):
+            if topic == _QUALITY:
+                self._scores = self._scores | {str(sample["test"]): float(sample["score"])}
+            else:
+                found.append(self._progress(sample))
         for state in found:
             wanted = [callback(state) is True for callback in self._callbacks]
             if any(wanted) and not self._asked_to_end:
@@ -229,15 +228,16 @@ class _Follower:
                 _finish(self._run, self._keys)
         return found
 
-    def _lines(self) -> list[bytes]:
+    def _appended(self) -> bytes:
         """Return the whole lines that were appended since the last call."""
         if not self._file.exists():
-            return []
+            return b""
         with self._file.open("rb") as stream:
             stream.seek(self._at)
-            whole = stream.read().rpartition(b"\n")[0]
-        self._at += len(whole) + bool(whole)
-        return whole.split(b"\n")
+            lines = stream.read()
+        whole = lines[: lines.rfind(b"\n") + 1]
+        self._at += len(whole)
+        return whole
 
     def _progress(self, record: dict[str, Any]) -> Progress:
         self._epochs = self._epochs or saved_value(self._run / runs.CONFIG, "epochs", int) or 0
@@ -254,19 +254,16 @@ class _Follower:
         )
 
 
-def _record(line: bytes) -> dict[str, Any]:
-    """Return the object in a line of metrics; empty for a line that a crash has cut off."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _is_of(record: Mapping[str, Any], topic: str) -> bool:
-    if record.get("topic", _LOSS) != topic:
-        return False
-    return topic != _LOSS or record.get("worker") == "all"
+def _samples(lines: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (topic, sample) for whole lines of metrics: the scores, and the losses of all workers together."""
+    for line in lines.split(b"\n")[:-1]:
+        try:
+            sample = json.loads(line)
+        except ValueError:  # cut off by a crash
+            continue
+        topic = sample.get("topic", _LOSS) if isinstance(sample, dict) else ""
+        if topic == _QUALITY or (topic == _LOSS and sample.get("worker") == "all"):
+            yield topic, sample
 
 
 def _spoken(state: Progress) -> tuple[float, str]:
