@@ -69,6 +69,7 @@ class LocalConfig(Config):
         options, store, on_ray = self.options, f"--store {self.store}", self.launcher == "ray"
         other = self.store != "server"
         in_step = options.schedule == "minibatch" and options.consistency != "async"
+        judged, web = self.patience or self.keep_best, self.web is not None
         problems = {
             "--address is for --launcher ray": self.address and not on_ray,
             "--launcher ray runs shard 0 on this machine, which must be part of the cluster: give auto or HOST:PORT, "
@@ -85,16 +86,12 @@ class LocalConfig(Config):
             f"{store} never waits: --consistency and --staleness need a server": (
                 other and (in_step or options.staleness != "none")
             ),
-            "--patience and --keep-best judge by scores: give --watch FILE": (
-                (self.patience or self.keep_best) and not self.watch
-            ),
+            "--patience and --keep-best judge by scores: give --watch FILE": judged and not self.watch,
             "--patience and --keep-best score whole epochs: they need --schedule blocks": (
-                (self.patience or self.keep_best) and options.schedule != "blocks"
+                judged and options.schedule != "blocks"
             ),
-            "--web needs --launcher local": self.web is not None and on_ray,
-            f"--web shows what a server publishes, and {store} has none: see `monitor --replay`": (
-                self.web is not None and other
-            ),
+            "--web needs --launcher local": web and on_ray,
+            f"--web shows what a server publishes, and {store} has none: see `monitor --replay`": web and other,
             f"--watch scores what a server holds, not {store}": other and self.watch,
         }
         return options.conflicts_with_dataset() + [problem for problem, found in problems.items() if found]
