@@ -116,8 +116,6 @@ def _write_vectors(loaded: runs.Vectors, form: str, out: Path) -> None:
     if out == STDOUT or _without_compression(out) != out:
         raise UsageError(f"{form} is a folder, which cannot go to {'stdout' if out == STDOUT else out.name}")
     if form == "run":
-        with output_errors(out, "export"):
-            out.parent.mkdir(parents=True, exist_ok=True)
         runs.prepare(out)
         runs.write_vectors(out, loaded.words, loaded.vectors, loaded.facts, loaded.counts, loaded.subwords)
         return
