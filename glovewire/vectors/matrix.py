@@ -113,7 +113,16 @@ def _write_shuffled(path: Path, dataset: Dataset, numbers: npt.NDArray[np.int32]
     with path.open("w+b") as stream:
         if total:
             os.posix_fallocate(stream.fileno(), 0, total * RECORD.itemsize)
-        _fill(stream, dataset, numbers, ends - sizes * RECORD.itemsize, seed)
+        places = ends - sizes * RECORD.itemsize
+        for (row, column, value), drawn in _drawn(dataset, buckets, seed):
+            records = np.empty(len(row), RECORD)
+            records["word1"], records["word2"], records["value"] = numbers[row], numbers[column], value
+            by_bucket = records[np.argsort(drawn, kind="stable")]
+            counts = np.bincount(drawn, minlength=buckets)
+            for bucket, part in enumerate(np.split(by_bucket, np.cumsum(counts)[:-1])):
+                stream.seek(places[bucket])
+                stream.write(part.tobytes())
+                places[bucket] += part.nbytes
         shuffle = np.random.default_rng([seed, 1])
         for end, size in zip(ends, sizes, strict=True):
             stream.seek(end - size * RECORD.itemsize)
@@ -123,21 +132,7 @@ def _write_shuffled(path: Path, dataset: Dataset, numbers: npt.NDArray[np.int32]
 
 
 def _drawn(dataset: Dataset, buckets: int, seed: int) -> Iterator[tuple[Triplets, npt.NDArray[np.int64]]]:
+    """Yield the full matrix in pieces, with a random bucket for each entry."""
     random = np.random.default_rng([seed, 0])
     for piece in entries(dataset):
         yield piece, random.integers(0, buckets, len(piece[0]))
-
-
-def _fill(
-    stream: BinaryIO, dataset: Dataset, numbers: npt.NDArray[np.int32], places: npt.NDArray[np.int64], seed: int
-) -> None:
-    places = places.copy()
-    for (row, column, value), drawn in _drawn(dataset, len(places), seed):
-        records = np.empty(len(row), RECORD)
-        records["word1"], records["word2"], records["value"] = numbers[row], numbers[column], value
-        by_bucket = records[np.argsort(drawn, kind="stable")]
-        ends = np.cumsum(np.bincount(drawn, minlength=len(places)))
-        for bucket, part in enumerate(np.split(by_bucket, ends[:-1])):
-            stream.seek(places[bucket])
-            stream.write(part.tobytes())
-            places[bucket] += part.nbytes

@@ -68,7 +68,8 @@ def _read_text(stream: BinaryIO, ahead: bytes, path: Path, header: tuple[int, in
         known = len(words)
         words.update(dict.fromkeys(found))
         if len(words) < known + len(found):
-            table = table[_first_places(found, list(words)[known:])]
+            firsts = {word: row for row, word in reversed([*enumerate(found)])}
+            table = table[[firsts[word] for word in list(words)[known:]]]
         tables.append(table)
     if not words:
         raise MalformedFile(f"{path} holds no vectors")
@@ -78,12 +79,6 @@ def _read_text(stream: BinaryIO, ahead: bytes, path: Path, header: tuple[int, in
             "line says: get the file again if it is cut off, else correct that line"
         )
     return Vectors(tuple(words), np.concatenate(tables), {})
-
-
-def _first_places(found: list[str], new: list[str]) -> list[int]:
-    """Return the place in `found` of the first occurrence of each word of `new`."""
-    places = {word: len(found) - 1 - back for back, word in enumerate(reversed(found))}
-    return [places[word] for word in new]
 
 
 def _line_batches(stream: BinaryIO, ahead: bytes, path: Path) -> Iterator[list[bytes]]:
