@@ -10,20 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.array_types import Floats, Rows
-from glovewire.common.errors import UsageError
 from glovewire.common.model.neighbours import UnitVectors
 from glovewire.common.model.subwords import Subwords
 
 from .testsets import KINDS, Pair, Section, read_pairs, read_questions
-
-if TYPE_CHECKING:
-    from .keyed_vectors import KeyedVectors
 
 _QUESTIONS_AT_ONCE = 128
 _WORDS_AT_ONCE = 2048
@@ -50,9 +46,9 @@ def score(
     unit = UnitVectors.of(words, vectors, subwords, centre=centre)
     result = _score(pairs, sections, unit)
     if subwords is not None:
-        texts = [[word for *pair, _ in each for word in pair] for each in pairs.values()]
-        texts += [[word for question in section.questions for word in question] for section in sections or ()]
-        more = _score(pairs, sections, _with_unseen(unit, chain.from_iterable(texts)))
+        asked = [pair for each in pairs.values() for *pair, _ in each]
+        asked += [[*question] for section in sections or () for question in section.questions]
+        more = _score(pairs, sections, _with_unseen(unit, chain.from_iterable(asked)))
         for name, each in result.get("similarity", {}).items():
             each["unseen"] = more["similarity"][name]
         if sections is not None:
@@ -102,7 +98,7 @@ def analogies(sections: Sequence[Section], unit: UnitVectors) -> dict[str, Any]:
     `sections`: accuracy, covered and questions by section. The three words of a question are never an answer.
     """
     asked = [question for section in sections for question in section.questions]
-    right = _answered(asked, lambda word: [] if (row := unit.find(word)) is None else [row], unit.rows)
+    right = answered(asked, lambda word: [] if (row := unit.find(word)) is None else [row], unit.rows)
     hits = {section: [right[question] for question in section.questions if question in right] for section in sections}
     every = [hit for each in hits.values() for hit in each]
     kinds = {kind: [hit for section, each in hits.items() if section.kind == kind for hit in each] for kind in KINDS}
@@ -123,7 +119,7 @@ def analogies(sections: Sequence[Section], unit: UnitVectors) -> dict[str, Any]:
     }
 
 
-def _answered(
+def answered(
     questions: Iterable[Sequence[str]], rows_of: Callable[[str], list[int]], unit: Rows
 ) -> dict[Sequence[str], bool]:
     """Return whether 3CosAdd answers each question, without those with a word that has no row.
@@ -181,63 +177,3 @@ def _spearman(ours: Rows, human: npt.NDArray[np.float64]) -> float | None:
     if len(ours) < 2 or np.ptp(ours) == 0 or np.ptp(human) == 0:
         return None
     return round(100 * float(spearmanr(ours, human).statistic), 2)
-
-
-# ---- as gensim scores
-
-
-def word_pairs(
-    wv: KeyedVectors, path: Path, restrict_vocab: int, case_insensitive: bool, dummy4unknown: bool
-) -> tuple[Any, Any, float]:
-    """Return Pearson's and Spearman's correlation and the percentage of unknown pairs: see KeyedVectors."""
-    from scipy.stats import pearsonr, spearmanr
-
-    rows_of, pairs = _rows_by_name(wv, restrict_vocab, case_insensitive), read_pairs(path)
-    ours, human, unknown = [], [], 0
-    for *words, score in pairs:
-        found = [rows_of.get(_name(word, case_insensitive), [])[:1] for word in words]
-        if not all(found):
-            unknown += 1
-            if not dummy4unknown:
-                continue
-        ours.append(wv.similarity(*(wv.vectors[row] for (row,) in found)) if all(found) else 0.0)
-        human.append(score)
-    if len(human) < 2:
-        raise UsageError(
-            f"fewer than two pairs of {path} have both words among the vectors, which is too few for a correlation: "
-            "give more pairs or a larger restrict_vocab"
-        )
-    return pearsonr(human, ours), spearmanr(human, ours), 100 * unknown / len(pairs)
-
-
-def word_analogies(
-    wv: KeyedVectors, path: Path, restrict_vocab: int, case_insensitive: bool, dummy4unknown: bool
-) -> tuple[float, list[dict[str, Any]]]:
-    """Return the accuracy on analogy questions, and the questions by section: see KeyedVectors."""
-    rows_of, sections = _rows_by_name(wv, restrict_vocab, case_insensitive), read_questions(path)
-    asked = [[tuple(_name(word, case_insensitive) for word in q) for q in section.questions] for section in sections]
-    unit = wv.get_normed_vectors()[:restrict_vocab]
-    right = _answered(chain.from_iterable(asked), lambda word: rows_of.get(word, []), unit)
-    found = [
-        {
-            "section": section.name,
-            "correct": [question for question in questions if right.get(question)],
-            "incorrect": [question for question in questions if not right.get(question, not dummy4unknown)],
-        }
-        for section, questions in zip(sections, asked, strict=True)
-    ]
-    total = {kind: [each for section in found for each in section[kind]] for kind in ("correct", "incorrect")}
-    accuracy = len(total["correct"]) / max(1, len(total["correct"]) + len(total["incorrect"]))
-    return accuracy, [*found, {"section": "Total accuracy", **total}]
-
-
-def _name(word: str, case_insensitive: bool) -> str:
-    return word.upper() if case_insensitive else word
-
-
-def _rows_by_name(wv: KeyedVectors, restrict_vocab: int, case_insensitive: bool) -> dict[str, list[int]]:
-    """Return the rows of each word, in capitals if case is ignored, among the first `restrict_vocab`."""
-    rows: dict[str, list[int]] = {}
-    for row, word in enumerate(wv.index_to_key[:restrict_vocab]):
-        rows.setdefault(_name(word, case_insensitive), []).append(row)
-    return rows

@@ -6,8 +6,9 @@ results are reproducible; a zero vector has the cosine 0 with every other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -22,6 +23,9 @@ from glovewire.common.model.neighbours import Neighbours, best
 from glovewire.common.model.subwords import Subwords
 from glovewire.common.storage.artifacts import nothing_there
 from glovewire.common.storage.run_folder import Vectors
+
+from .evaluate import answered
+from .testsets import read_pairs, read_questions
 
 if TYPE_CHECKING:
     from gensim.models import KeyedVectors as GensimVectors
@@ -365,9 +369,25 @@ class KeyedVectors:
         >>> print(round(spearman.statistic, 2), left_out)
         1.0 25.0
         """
-        from .evaluate import word_pairs
+        from scipy.stats import pearsonr, spearmanr
 
-        return word_pairs(self, Path(pairs), restrict_vocab, case_insensitive, dummy4unknown)
+        spell = str.upper if case_insensitive else str
+        rows_of, known = self._rows_by_spelling(restrict_vocab, spell), read_pairs(Path(pairs))
+        ours, human, unknown = [], [], 0
+        for *words, score in known:
+            found = [rows_of.get(spell(word), [])[:1] for word in words]
+            if not all(found):
+                unknown += 1
+                if not dummy4unknown:
+                    continue
+            ours.append(self.similarity(*(self.vectors[row] for (row,) in found)) if all(found) else 0.0)
+            human.append(score)
+        if len(human) < 2:
+            raise UsageError(
+                f"fewer than two pairs of {pairs} have both words among the vectors, which is too few for a "
+                "correlation: give more pairs or a larger restrict_vocab"
+            )
+        return pearsonr(human, ours), spearmanr(human, ours), 100 * unknown / len(known)
 
     def evaluate_word_analogies(
         self,
@@ -386,9 +406,29 @@ class KeyedVectors:
         >>> accuracy, sections[0]["section"], len(sections[0]["incorrect"])
         (0.0, 'animals', 1)
         """
-        from .evaluate import word_analogies
+        spell = str.upper if case_insensitive else str
+        rows_of, known = self._rows_by_spelling(restrict_vocab, spell), read_questions(Path(analogies))
+        asked = [[tuple(map(spell, question)) for question in section.questions] for section in known]
+        unit = self.get_normed_vectors()[:restrict_vocab]
+        right = answered(chain.from_iterable(asked), lambda word: rows_of.get(word, []), unit)
+        sections = [
+            {
+                "section": section.name,
+                "correct": [question for question in questions if right.get(question)],
+                "incorrect": [question for question in questions if not right.get(question, not dummy4unknown)],
+            }
+            for section, questions in zip(known, asked, strict=True)
+        ]
+        total = {kind: [each for section in sections for each in section[kind]] for kind in ("correct", "incorrect")}
+        accuracy = len(total["correct"]) / max(1, len(total["correct"]) + len(total["incorrect"]))
+        return accuracy, [*sections, {"section": "Total accuracy", **total}]
 
-        return word_analogies(self, Path(analogies), restrict_vocab, case_insensitive, dummy4unknown)
+    def _rows_by_spelling(self, restrict_vocab: int, spell: Callable[[str], str]) -> dict[str, list[int]]:
+        """Return the rows of the first `restrict_vocab` words, by the spelling of the word."""
+        rows: dict[str, list[int]] = {}
+        for row, word in enumerate(self.index_to_key[:restrict_vocab]):
+            rows.setdefault(spell(word), []).append(row)
+        return rows
 
     # ---- other programs
 
