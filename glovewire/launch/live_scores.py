@@ -33,11 +33,6 @@ from .config import LocalConfig
 SILENCE_S = 5.0
 
 
-def check(files: Sequence[Path]) -> None:
-    """Read the test sets once, so that an unreadable file raises MalformedFile before training begins."""
-    score(("word",), np.ones((1, 1)), files)
-
-
 def scores_of(words: Sequence[str], vectors: Rows, files: Sequence[Path]) -> dict[str, float | None]:
     """Return the scores of `vectors` in percent, keyed by the names of the test sets; None where undefined."""
     found = score(words, vectors, files)["similarity"]

@@ -32,6 +32,7 @@ from glovewire.monitor.sinks.plot import plot
 from glovewire.monitor.watch import Watcher
 
 from ..exits import signals_end_all
+from ..vectors.testsets import read_pairs
 from .config import ANY_PORT, LocalConfig
 from .processes import READY_S, Child, Children
 from .run_lock import errors_tell_what_is_left, locked_run_folder
@@ -52,10 +53,8 @@ def train(config: LocalConfig) -> dict[str, Any]:
 def _train(config: LocalConfig, folder: Path) -> dict[str, Any]:
     """Train on the dataset in `folder`, which is that of `config` or a copy of it."""
     dataset = Dataset.open(folder)
-    if config.watch:
-        from . import live_scores
-
-        live_scores.check(config.watch)
+    for file in config.watch:
+        read_pairs(file)  # so that a file that cannot be read is an error before training begins
     if config.web is not None:
         require_extra("bokeh", "web", "--web")
     if config.keys is not None:

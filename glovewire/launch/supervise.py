@@ -40,7 +40,9 @@ def until_over(
             elif worker.failed:
                 raise worker.died()
         if not any(worker.running for worker in workers):
-            deadline = time.monotonic() + (LAST_WORDS_S if _done(workers) else GOODBYE_S)
+            # A worker that left after a signal says nothing about the run; any other left because the run was over.
+            over = any(worker.facts()["ending"] != Ending.INTERRUPTED for worker in workers)
+            deadline = time.monotonic() + (LAST_WORDS_S if over else GOODBYE_S)
             while any(server.running for server in servers) and not watch.over and time.monotonic() < deadline:
                 watch.step(0.1)
             if any(server.running for server in servers) and not watch.over:
@@ -52,11 +54,6 @@ def _raise_if_failed(servers: list[Child], children: Children) -> None:
         if server.failed:
             children.patience_s = 0.0  # without every shard there are no vectors to wait for
             raise ServerLost(str(server.died())) if server.killed else server.died()
-
-
-def _done(workers: list[Child]) -> bool:
-    """Return whether any worker left because the run was over rather than after a signal."""
-    return any(worker.facts()["ending"] != Ending.INTERRUPTED for worker in workers)
 
 
 def await_end(servers: list[Child], children: Children) -> None:
