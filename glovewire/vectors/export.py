@@ -61,7 +61,8 @@ def export(
     with local(path) as place, uploaded(out, "export") as target:
         if out != STDOUT:
             require_free(target, what="export")
-        kind = runs.KIND if _holds_vectors(place) else Manifest.read(place).kind
+        holds_vectors = os.path.isfile(place) or runs.is_run(place) or is_checkpoint(place)
+        kind = runs.KIND if holds_vectors else Manifest.read(place).kind
         if kind == runs.KIND:
             facts = _export_vectors(place, form, target, centre=centre, dataset=dataset)
         elif kind == datasets.KIND:
@@ -84,10 +85,6 @@ def save(loaded: runs.Vectors, out: Path, form: str | None) -> None:
     with uploaded(out, "export") as place:
         require_free(place, what="export")
         _write_vectors(by_frequency(loaded), form, place)
-
-
-def _holds_vectors(path: Path) -> bool:
-    return os.path.isfile(path) or runs.is_run(path) or is_checkpoint(path)
 
 
 def _export_vectors(path: Path, form: str, out: Path, *, centre: bool, dataset: Path | None) -> dict[str, Any]:

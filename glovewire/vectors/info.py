@@ -65,6 +65,7 @@ def _file(path: Path) -> dict[str, Any]:
 def _dataset(path: Path, *, verify: bool) -> dict[str, Any]:
     opened = datasets.Dataset.open(path, verify=verify)
     words, facts = len(opened.words), dict(opened.manifest.facts)
+    sizes = np.diff(opened.tiles[opened.layout.first_tile])
     known = {
         "vocabulary": words,
         "tokens": facts.get("tokens", int(opened.counts.sum())),
@@ -76,13 +77,10 @@ def _dataset(path: Path, *, verify: bool) -> dict[str, Any]:
         "symmetric": opened.layout.symmetric,
         "partitions": opened.layout.partitions,
         "blocks": len(opened.layout.blocks),
-        "block_entries": _block_sizes(opened),
+        "block_entries": {"min": int(sizes.min()), "median": int(np.median(sizes)), "max": int(sizes.max())},
     }
-    return (
-        _head(path, datasets.KIND, opened.manifest, verified=verify)
-        | known
-        | {"facts": _without(facts, {**known, "bounds": ()})}
-    )
+    head = _head(path, datasets.KIND, opened.manifest, verified=verify)
+    return head | known | {"facts": _without(facts, {**known, "bounds": ()})}
 
 
 def _sum(opened: datasets.Dataset) -> float:
@@ -94,12 +92,6 @@ def _sum(opened: datasets.Dataset) -> float:
         if opened.layout.symmetric and a == b:
             total -= float(stored["x"][stored["i"] == stored["j"]].sum(dtype=np.float64))
     return total
-
-
-def _block_sizes(opened: datasets.Dataset) -> dict[str, int]:
-    """Return the number of stored entries of the smallest, the median and the largest block."""
-    sizes = np.diff(opened.tiles[opened.layout.first_tile])
-    return {"min": int(sizes.min()), "median": int(np.median(sizes)), "max": int(sizes.max())}
 
 
 def _run(path: Path, *, verify: bool) -> dict[str, Any]:
