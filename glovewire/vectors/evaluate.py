@@ -99,9 +99,9 @@ def analogies(sections: Sequence[Section], unit: UnitVectors) -> dict[str, Any]:
     """
     asked = [question for section in sections for question in section.questions]
     right = answered(asked, lambda word: [] if (row := unit.find(word)) is None else [row], unit.rows)
-    hits = {section: [right[question] for question in section.questions if question in right] for section in sections}
-    every = [hit for each in hits.values() for hit in each]
-    kinds = {kind: [hit for section, each in hits.items() if section.kind == kind for hit in each] for kind in KINDS}
+    hits = [(section, [right[each] for each in section.questions if each in right]) for section in sections]
+    every = [hit for _, each in hits for hit in each]
+    kinds = {kind: [hit for section, each in hits if section.kind == kind for hit in each] for kind in KINDS}
     return {
         **{kind: _percent(each) for kind, each in kinds.items()},
         "total": _percent(every),
@@ -114,7 +114,7 @@ def analogies(sections: Sequence[Section], unit: UnitVectors) -> dict[str, Any]:
                 "covered": len(each),
                 "questions": len(section.questions),
             }
-            for section, each in hits.items()
+            for section, each in hits
         },
     }
 
