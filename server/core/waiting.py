@@ -60,14 +60,6 @@ class WaitingRequest(NamedTuple):
         return self.peer, self.number
 
 
-@dataclass
-class Share:
-    """The waiting requests of one session, and the bytes that they hold."""
-
-    keys: dict[Key, None] = field(default_factory=dict)
-    nbytes: int = 0
-
-
 class WaitingRequests:
     """Requests that wait, in the order of arrival; `looks` counts how often one was tried again."""
 
@@ -75,7 +67,7 @@ class WaitingRequests:
         self.looks = 0
         self._waiting: dict[Key, tuple[int, WaitingRequest]] = {}
         self._on: defaultdict[Condition | Round, dict[Key, None]] = defaultdict(dict)
-        self._of: defaultdict[int, Share] = defaultdict(Share)  # by id of the session
+        self._of: defaultdict[int, dict[Key, int]] = defaultdict(dict)  # the bytes held, by id of the session
         self._nbytes = 0
         self._arrived = 0
         self._woken: set[Key] = set()
@@ -92,23 +84,19 @@ class WaitingRequests:
             self._arrived += 1
             self._waiting[key] = self._arrived, request
             self._on[request.condition][key] = None
-            share = self._of[id(request.session)]
-            share.keys[key] = None
-            share.nbytes += nbytes
+            self._of[id(request.session)][key] = nbytes
             self._nbytes += nbytes
         if woken:
             self._woken.add(key)
 
     def require_room(self, session: Session, nbytes: int = 0) -> None:
         """Raise LimitExceeded if no further request of `session`, which holds `nbytes`, may wait."""
-        share = self._of.get(id(session))
-        if share is None:
-            return
-        if len(share.keys) >= MAX_WAITING_PER_SESSION:
+        share = self._of.get(id(session), {})
+        if len(share) >= MAX_WAITING_PER_SESSION:
             raise LimitExceeded(f"{MAX_WAITING_PER_SESSION} of your requests are waiting already")
-        further = nbytes and share.nbytes  # the first one with an array is always taken
-        if further and (share.nbytes + nbytes > SESSION_BYTES or self._nbytes + nbytes > TOTAL_BYTES):
-            raise LimitExceeded(f"your waiting requests already hold {share.nbytes >> 20} MiB: wait for replies")
+        held = sum(share.values()) if nbytes else 0  # the first one with an array is always taken
+        if held and (held + nbytes > SESSION_BYTES or self._nbytes + nbytes > TOTAL_BYTES):
+            raise LimitExceeded(f"your waiting requests already hold {held >> 20} MiB: wait for replies")
 
     def remove(self, peer: Peer, number: int) -> None:
         """Forget a request that has been answered; do nothing if it does not wait."""
@@ -117,20 +105,17 @@ class WaitingRequests:
         if found is None:
             return
         request, share = found[1], self._of[id(found[1].session)]
-        nbytes = held_bytes(request.message)
-        del share.keys[key], self._on[request.condition][key]
-        share.nbytes -= nbytes
-        self._nbytes -= nbytes
-        if not share.keys:
+        self._nbytes -= share.pop(key)
+        del self._on[request.condition][key]
+        if not share:
             del self._of[id(request.session)]
         if not self._on[request.condition]:
             del self._on[request.condition]
 
     def drop(self, session: Session, *, kept: Peer | None = None) -> None:
         """Forget the waiting requests of a session, except those from the connection `kept`."""
-        if (share := self._of.get(id(session))) is not None:
-            for key in [key for key in share.keys if key[0] != kept]:
-                self.remove(*key)
+        for key in [key for key in self._of.get(id(session), ()) if key[0] != kept]:
+            self.remove(*key)
 
     @property
     def has_woken(self) -> bool:
