@@ -15,7 +15,7 @@ from glovewire.common.array_types import Indices, Rows
 from glovewire.common.errors import BadRequest, LimitExceeded, NotReady
 from glovewire.common.protocol.messages import Push
 
-from ..consistency.blocks import AsynchronousBlocks, ExclusiveBlocks
+from ..consistency.blocks import AsynchronousBlocks, Blocks, ExclusiveBlocks
 from ..consistency.interface import Consistency
 from ..sessions import Peer
 from ..table.table import Table
@@ -29,8 +29,6 @@ LAST_CHECKPOINT = "the run is ending and leaves its final checkpoint"
 FINAL = "final"
 SUMMARY = "summary"
 """Fact of a final checkpoint: the summary of the training, with how the generation ended."""
-
-Blocks = ExclusiveBlocks | AsynchronousBlocks
 
 
 def final_label(generation: int) -> str:

@@ -45,7 +45,7 @@ class PartitionBounds:
         return int(np.searchsorted(self.bounds, row, "right")) - 1
 
 
-class ExclusiveBlocks(PartitionBounds):
+class ExclusiveBlocks(PartitionBounds, Asynchronous):
     """Takes every partition through its rounds in order: a pull names the round it needs, the last push ends its visit.
 
     A round visits only some partitions; `rounds[p]` is the next round that visits partition p, `begun[p]` the newest of
@@ -55,26 +55,15 @@ class ExclusiveBlocks(PartitionBounds):
 
     The pushes of a visit bring ranges of rows, in order, that make up all rows that the shard has of the partition
     (`leases.pushes` checks it); rows of such a range that a push leaves out are unchanged. With `bfloat16` a push adds
-    differences, otherwise it assigns rows.
+    differences, otherwise it assigns rows. No worker is waited for here: strips have holders, see `leases.patience`.
     """
 
-    missing = gradients = steps = 0
-
     def __init__(self, bounds: Indices, start: int, order: Rounds, *, bfloat16: bool = False) -> None:
+        super().__init__()
         self.bounds, self._order, self._bfloat16 = bounds, order, bfloat16
         partitions = range(len(bounds) - 1)
         self.rounds = np.array([order.next_visit(partition, start) for partition in partitions], np.int64)
         self.begun = np.full(len(partitions), start - 1, np.int64)
-        self._admitted: list[PendingPush] = []
-
-    def begin(self) -> None:
-        """Do nothing: this mode waits for no worker."""
-
-    def joined(self, worker: int) -> None:
-        """Do nothing: the order is that of the rounds, whichever worker trains them."""
-
-    def left(self, worker: int, *, lost: bool) -> None:
-        """Do nothing: the schedule gives the worker's strips to others."""
 
     def may_pull(self, pull: Pull, _: int) -> bool:
         """Return whether the partition has reached the pull's version, if it names one."""
@@ -96,14 +85,14 @@ class ExclusiveBlocks(PartitionBounds):
             raise LeaseLost(f"the rows are at version {current}, the push comes from version {push.version}")
         if push.version < current:
             return Admission.REPEATED
-        self._admitted.append(PendingPush(worker, push))
+        self._waiting.append(PendingPush(worker, push))
         return Admission.NEW
 
     def next_update(self) -> list[PendingPush]:
         """Return the next admitted push; if it completes a visit, its partition turns to its next round."""
-        if not self._admitted:
+        if not self._waiting:
             return []
-        pending = self._admitted.pop(0)
+        pending = self._waiting.pop(0)
         push = pending.push
         partition = self.partition(push.first, push.last)
         self.begun[partition] = push.version
@@ -116,10 +105,6 @@ class ExclusiveBlocks(PartitionBounds):
         if not self.bounds[0] <= first < self.bounds[-1]:
             return NO_VERSION
         return int(self.rounds[self.partition_at(first)])
-
-    def waits_for(self) -> list[int]:
-        """Return no worker: strips have holders, see `leases.patience`."""
-        return []
 
     def next_visit(self, partition: int, round: int) -> int:
         """Return the first round from `round` on that visits a partition."""
@@ -171,3 +156,6 @@ class AsynchronousBlocks(PartitionBounds, Asynchronous):
         advanced = low_water > self.rounds[0]
         self.rounds[:] = max(low_water, self.rounds[0])
         return bool(advanced)
+
+
+Blocks = ExclusiveBlocks | AsynchronousBlocks

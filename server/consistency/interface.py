@@ -13,7 +13,7 @@ OBSERVER = -1
 """Worker number of a session that only reads."""
 
 
-Consistency = Asynchronous | ExclusiveBlocks
+Consistency = Asynchronous
 """Decides when a pull may be answered and a push applied; workers are identified by the numbers from shard 0."""
 
 

@@ -30,7 +30,7 @@ class PendingPush(NamedTuple):
 
 
 class Asynchronous:
-    """Makes every push an update of its own, in order of arrival.
+    """Makes every push an update of its own, in order of arrival; the other modes change parts of this.
 
     `updates` counts the updates so far, which is the version of all rows; `gradients` counts the pushes in them. No
     worker's pull is answered before `expected` workers have joined or `begin` was called. `parameter` is the mode's

@@ -10,8 +10,9 @@ from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol.messages import WORKERS_PER_GENERATION
 
-from ..checkpoints.cuts import Blocks, Cuts
+from ..checkpoints.cuts import Cuts
 from ..config import Identity
+from ..consistency.blocks import Blocks
 from ..consistency.interface import Consistency
 from ..leases.progress import Progress
 from ..leases.pushes import LeasedPushes
@@ -69,26 +70,15 @@ class ShardState:
         self.network = NetworkCounts()
         self.publisher = Publisher(identity.run, identity.shard, started)
         self.cuts = Cuts(table, consistency, options.sweeps, identity.checkpoint_rounds, self.checkpoint_facts)
-        self.pull_push = PullPush(
-            table,
-            consistency,
-            options,
-            self.cuts,
-            self.counters,
-            self.waiting,
-            tensors,
-            self._leased_pushes(),
-        )
+        leased = None
+        if isinstance(consistency, Blocks):
+            rounds = Rounds.of(options, len(consistency.bounds) - 1)
+            leased = LeasedPushes(identity.tokens, identity.shard, consistency, rounds)
+        self.pull_push = PullPush(table, consistency, options, self.cuts, self.counters, self.waiting, tensors, leased)
         self.checkpoint_s = -1.0
         self.left_bytes_sent = 0
         self.ending: RunEnd | None = None
         self.over: RunEnd | None = None
-
-    def _leased_pushes(self) -> LeasedPushes | None:
-        if not isinstance(self.consistency, Blocks):
-            return None
-        rounds = Rounds.of(self.options, len(self.consistency.bounds) - 1)
-        return LeasedPushes(self.identity.tokens, self.identity.shard, self.consistency, rounds)
 
     def checkpoint_facts(self) -> dict[str, Any]:
         """Return the facts that a checkpoint stores beside this shard's rows; NotReady while tensors lack values."""

@@ -8,7 +8,7 @@ from glovewire.common.errors import BadRequest, LeaseLost
 from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol.messages import Push
 
-from ..consistency.blocks import AsynchronousBlocks, ExclusiveBlocks
+from ..consistency.blocks import Blocks
 from ..tokens import Tokens
 
 
@@ -18,9 +18,7 @@ class LeasedPushes:
     `low_water`: every round before it is in every table, as shard 0 said.
     """
 
-    def __init__(
-        self, tokens: Tokens, shard: int, blocks: ExclusiveBlocks | AsynchronousBlocks, rounds: Rounds
-    ) -> None:
+    def __init__(self, tokens: Tokens, shard: int, blocks: Blocks, rounds: Rounds) -> None:
         self._tokens, self._shard, self._blocks, self._rounds = tokens, shard, blocks, rounds
         self._pushed: dict[tuple[int, int], tuple[int, int]] = {}  # (round, partition) -> lease, end of the rows pushed
         self.low_water = 0
