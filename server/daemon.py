@@ -250,7 +250,9 @@ class Daemon:
                 self._connections.subscribed(source_of(frame), user_of(frame))
             elif not message.startswith(b"\0"):  # leaving a topic is always allowed
                 self._cut([self._connections.remove(source_of(frame))], "a subscription to no topic of the stream")
-        self._cut(self._connections.take_surplus(self._core.has_session), "too many connections")
+        self._cut(
+            self._connections.take_surplus(lambda peer: self._core.session_at(peer) is not None), "too many connections"
+        )
 
     def _note_connections(self) -> None:
         for monitor in self._monitors:
@@ -315,7 +317,7 @@ class Daemon:
         client = None
         if self._allowed is not None and (client := self._client_of(last)) is None:
             return
-        now, joins = time.monotonic(), False
+        now, joined = time.monotonic(), None
         try:
             if len(frames[0]):
                 raise ProtocolError("a request is [empty, greeting, header, arrays...]")
@@ -333,14 +335,14 @@ class Daemon:
             if isinstance(request.message, m.Hello) and (end := self._check()) is not None:
                 self._carry_out(self._core.finish(end))
             effects = self._core.receive(peer, request.number, request.message, now, client)
-            joins = isinstance(request.message, m.Hello) and self._core.has_session(peer)
+            joined = self._core.session_at(peer) if isinstance(request.message, m.Hello) else None
         for what, facts in effects.audit:
             key = "" if client is None else client.name
             logger.info(log.line(f"audit_{what}", where=address_of(last), key=key, **facts))
         self._carry_out(effects)
-        if joins:
+        if joined is not None:
             self._connections.joined(source_of(last), peer, user_of(last))
-            if self._core.is_worker(peer):
+            if joined.is_worker:
                 self._workers.add(peer)
 
     def _ignore(self, peer: Peer) -> None:

@@ -204,8 +204,7 @@ class Sessions:
 
     def of(self, peer: Peer, now: float) -> Session:
         """Return the session of `peer`, marked as heard; UnknownSession if there is none."""
-        session = self._by_peer.get(peer)
-        if session is None:
+        if (session := self.at(peer)) is None:
             raise UnknownSession("say hello first: this server has no session for this connection (any more)")
         session.hear(now)
         return session
@@ -222,11 +221,6 @@ class Sessions:
         if number not in (-1, session.index):
             raise UnknownSession(f"this session has the number {session.index}, not {number}: say hello again")
         return session
-
-    def other(self, peer: Peer, name: str) -> Session | None:
-        """Return the session of `peer` if it has another name than `name`, else None."""
-        session = self._by_peer.get(peer)
-        return session if session is not None and session.name != name else None
 
     def detach_others(self, peer: Peer, client: Client) -> None:
         """Take `peer` from the session of another client than `client`; the other must say hello again to continue.
@@ -246,15 +240,9 @@ class Sessions:
         if (session := self._by_peer.get(peer)) is not None:
             session.connected = False
 
-    def name_at(self, peer: Peer) -> str | None:
-        """Return the name of the session of `peer`, None if it has none."""
-        session = self._by_peer.get(peer)
-        return None if session is None else session.name
-
-    def is_worker(self, peer: Peer) -> bool:
-        """Return whether `peer` has the session of a worker."""
-        session = self._by_peer.get(peer)
-        return session is not None and session.is_worker
+    def at(self, peer: Peer) -> Session | None:
+        """Return the session of `peer`, None if it has none; unlike `of`, do not count it as heard."""
+        return self._by_peer.get(peer)
 
     def close(self, session: Session, *, replaced: bool = False) -> None:
         """End a session; the same incarnation cannot open it again, because its leases go to others."""

@@ -121,20 +121,17 @@ class Core:
                 error = RunOver(*self._state.over)  # its last hello was late: it has joined, and must leave all shards
             reply = self._refusal(error)
             if isinstance(message, m.Push):
-                self._state.push_counts.answered(self._state.sessions.name_at(peer) or NO_SESSION, reply)
+                session = self._state.sessions.at(peer)
+                self._state.push_counts.answered(NO_SESSION if session is None else session.name, reply)
             self._audit_refusal(type(message).__name__, error)
         if reply is not None:
             self._replies.send(Outgoing(peer, number, reply))
         self._answer_woken()
         return self._effects()
 
-    def has_session(self, peer: Peer) -> bool:
-        """Return whether `peer` has an open session."""
-        return self._state.sessions.name_at(peer) is not None
-
-    def is_worker(self, peer: Peer) -> bool:
-        """Return whether `peer` has an open session as a worker."""
-        return self._state.sessions.is_worker(peer)
+    def session_at(self, peer: Peer) -> Session | None:
+        """Return the open session of `peer`, None if it has none."""
+        return self._state.sessions.at(peer)
 
     def reject(self, peer: Peer, error: GlovewireError, number: int = 0) -> Effects:
         """Refuse a message of `peer` that could not be decoded, or request `number`, whose reply cannot be encoded."""
@@ -257,7 +254,7 @@ class Core:
                 self._end_session(waiting, now, "left", str(error))  # from now on it waits to be let go
             self._keep_until_saved(Outgoing(peer, number, _as_refusal(error)))
             return None
-        if (other := state.sessions.other(peer, hello.name)) is not None:
+        if (other := state.sessions.at(peer)) is not None and other.name != hello.name:
             self._end_session(other, now, "left", f"continues under the name {hello.name}")
         state.sessions.require_valid(hello)
         if (holder := state.sessions.holder(hello)) is not None:
@@ -299,7 +296,7 @@ class Core:
         that it trained are lost.
         """
         end = parse_ending(leave.ending, leave.text)
-        if self._state.sessions.name_at(peer) is None:
+        if self._state.sessions.at(peer) is None:
             if end.ending in LASTING and peer not in self._left:
                 raise UnknownSession("say hello first")
             if peer not in self._left or self._rows_saved:

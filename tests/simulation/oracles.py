@@ -78,8 +78,8 @@ class ShardOracle:
     def receives(self, peer: Peer, message: m.Message) -> None:
         """Record the state before a message is handled."""
         sessions, self._was_over = self._state.sessions, self._state.over is not None
-        name = sessions.name_at(peer)
-        self._session = None if name is None else sessions.by_name.get(name)
+        self._session = sessions.at(peer)
+        name = self._session and self._session.name
         if isinstance(message, m.Push):
             self._before = Counter(self._state.push_counts.total)
         elif isinstance(message, m.Leave):
@@ -295,7 +295,7 @@ class StepOracle:
             self._waiting.clear()
         for reply in replies:
             if isinstance(reply.message, m.Rows):
-                session = sessions.by_name.get(sessions.name_at(reply.peer) or "")
+                session = sessions.at(reply.peer)
                 if session is not None and session.is_worker:
                     self._check_rows(session)
 

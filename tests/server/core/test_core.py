@@ -26,7 +26,7 @@ def test_a_core_shows_nothing_but_its_interface(dataset: Dataset) -> None:
     assert [name for name in vars(core) if not name.startswith("_")] == []
     assert {name for name in vars(type(core)) if not name.startswith("_")} == {
         "receive", "reject", "tick", "disconnected", "checkpointed", "finish", "revoke",
-        "announce", "farewell", "final", "summary", "free_table", "has_session", "is_worker",
+        "announce", "farewell", "final", "summary", "free_table", "session_at",
     }  # fmt: skip
 
 
