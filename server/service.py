@@ -107,7 +107,7 @@ def _prepare_tensors(config: ServerConfig, generation: Generation, now: float) -
     reached, examples = _restore(tensors, config, generation) if generation.label else (BEGINNING, 0)
     mode = make_consistency(options, np.zeros(2, np.int64), reached, config.workers)
     losses = Losses(0, 0, now, entries=examples, updates=lambda: (mode.version(0), options.steps))
-    progress = TensorProgress(losses, lambda: mode.version(0), options.steps, tensors.filling, config.block_s)
+    progress = TensorProgress(None, losses, lambda: mode.gradients, 1, patience_s=config.block_s)
     identity = _identity(config, generation, Tokens(bytes.fromhex(generation.secret)), "", config.checkpoint_every)
     return ShardState(identity, options, tensors.table, mode, progress, now, tensors=tensors)
 

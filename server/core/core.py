@@ -348,12 +348,14 @@ class Core:
             self._end_session(state.sessions.by_name[name], now, "lost", why)
 
     def _waited_for(self) -> dict[int, Held]:
-        """Return the workers whose gradients others wait for, keyed by numbers that change when they push.
+        """Return the workers whose first values or gradients others wait for, by numbers that change when they push.
 
         Workers that have never brought a gradient share one number per step, held by the first of them: a worker that
         joins under a new name does not get the whole time for the step again.
         """
         state, found = self._state, dict[int, Held]()
+        if state.tensors is not None and (filling := state.tensors.filling()):
+            return filling
         waited_for, step = state.consistency.waits_for(), state.consistency.version(0)
         for session in state.sessions.workers:
             if session.index in waited_for:

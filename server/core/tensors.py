@@ -5,8 +5,6 @@ that worker leaves before all rows have values, the next worker that declares th
 """
 
 import dataclasses
-import math
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +18,6 @@ from glovewire.common.model.tensor_layout import MAX_EXAMPLES, ROW, TABLE, Model
 from glovewire.common.protocol.messages import Create, Created, Push
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 
-from ..leases.losses import Losses
 from ..leases.patience import Held
 from ..leases.progress import LARGEST_FIGURE, Progress
 from ..sessions import Session
@@ -33,33 +30,9 @@ MAX_COMPARED_BYTES = 16 << 10
 
 
 class TensorProgress(Progress):
-    """Progress of training tensors for `steps` updates (0: until a client ends the run); entries are examples.
-
-    `updates()` returns the number of updates so far, `filling()` what `Tensors.filling` does. The loss may be negative,
-    like a log-likelihood.
-    """
+    """Progress of training tensors: entries are examples, and the loss may be negative, like a log-likelihood."""
 
     min_loss = -LARGEST_FIGURE
-
-    def __init__(
-        self,
-        losses: Losses,
-        updates: Callable[[], int],
-        steps: int,
-        filling: Callable[[], dict[int, Held]] = dict,
-        patience_s: float = math.inf,
-    ) -> None:
-        super().__init__(None, losses, updates, 1, patience_s=patience_s)
-        self._updates, self._steps, self._filling = updates, steps, filling
-
-    def overdue(self, now: float, waited_for: Callable[[], dict[int, Held]]) -> list[str]:
-        """See Progress; until all rows have values, check the worker that is to bring them."""
-        return super().overdue(now, lambda: self._filling() or waited_for())
-
-    @property
-    def complete(self) -> bool:
-        """Return whether the last update has been applied."""
-        return 0 < self._steps <= self._updates()
 
     @property
     def max_entries(self) -> int:

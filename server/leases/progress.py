@@ -50,7 +50,10 @@ class Progress:
 
     @property
     def complete(self) -> bool:
-        """Return whether everything has been trained."""
+        """Return whether everything has been trained; of a dense model, whether the last update has been made."""
+        if self.losses.updates is not None:
+            done, of = self.losses.updates()
+            return 0 < of <= done
         if self.schedule is not None:
             return self.schedule.complete and self._allowed > self.losses.epochs
         return max(self._gradients() * self._batch, self._restored) >= self.losses.total
