@@ -90,15 +90,9 @@ def _parts(names: Iterable[str]) -> set[str]:
     return {folder for name in names if PART.fullmatch(folder := name.partition("/")[0])}
 
 
-def _first_of(part: str) -> str:
-    """Return the name of shard 0's part of the checkpoint to which a part belongs."""
-    match = PART.fullmatch(part)
-    return part if match is None else files.part_folder(Path(), match["label"], 0, int(match["shards"])).name
-
-
 def _manifests(store: Store, names: Collection[str], label: str, shards: int) -> dict[str, Manifest]:
     """Return the manifests of a checkpoint's parts by name; ArtifactError if one is not among the store's `names`."""
-    parts = [files.part_folder(Path(), label, shard, shards).name for shard in range(shards)]
+    parts = [files.part_name(label, shard, shards) for shard in range(shards)]
     if missing := [part for part in parts if f"{part}/{MANIFEST}" not in names]:
         raise errors.ArtifactError(f"{store.url} lacks {missing[0]}")
     return {part: store.manifest(f"{part}/")[0] for part in parts}
@@ -239,13 +233,13 @@ class StoredCheckpoints:
 
         The others stay: another shard may be slower to upload, so that the store has only old parts of it.
         """
-        newest, found = self._newest_whole(store, gone), []
+        newest, found, first = self._newest_whole(store, gone), [], f"shard-0-of-{self._config.shards}"
         for name in gone:
             try:
                 facts = store.manifest(f"{name}/")[0].facts
                 if self._config.shard:
                     with contextlib.suppress(errors.ArtifactError):  # only shard 0 counts all
-                        facts = store.manifest(f"{_first_of(name)}/")[0].facts
+                        facts = store.manifest(f"{name.removesuffix(self._name)}{first}/")[0].facts
                 reached = files.reached(facts)
             except (errors.ArtifactError, *files.BAD_FACTS):  # it was not uploaded to the end
                 found.append(name)

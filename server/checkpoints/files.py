@@ -45,10 +45,11 @@ SHARED = ("dataset", "options", "shards")
 
 def part_folder(run: Path, label: str, shard: int, shards: int) -> Path:
     """Return the folder of one shard's part of a checkpoint."""
-    return run.joinpath(CHECKPOINTS, _part_name(label, shard, shards))
+    return run.joinpath(CHECKPOINTS, part_name(label, shard, shards))
 
 
-def _part_name(label: str, shard: int, shards: int) -> str:
+def part_name(label: str, shard: int, shards: int) -> str:
+    """Return the name of that folder."""
     return f"{label}.shard-{shard}-of-{shards}"
 
 
@@ -266,7 +267,7 @@ def reached(facts: Mapping[str, Any]) -> tuple[int, int]:
 def missing(run: Path, label: str, shards: int) -> list[int]:
     """Return the shards whose part of a checkpoint is not in this folder; ArtifactError if the disk does not tell."""
     folder = os.path.join(run, CHECKPOINTS)
-    return [shard for shard in range(shards) if not artifacts.is_there(f"{folder}/{_part_name(label, shard, shards)}")]
+    return [shard for shard in range(shards) if not artifacts.is_there(f"{folder}/{part_name(label, shard, shards)}")]
 
 
 def is_intact(run: Path, label: str, shards: int, *, verify: bool = True) -> bool:

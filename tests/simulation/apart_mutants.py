@@ -85,7 +85,7 @@ STORED = (
     ("a part that is written again meanwhile is not uploaded as one", STORES,
      "if manifest != self._text(path / MANIFEST):", "if False:"),
     ("a part that is gone is compared as shard 0 counts", BRINGS,
-     'facts = store.manifest(f"{_first_of(name)}/")[0].facts', "pass"),
+     'facts = store.manifest(f"{name.removesuffix(self._name)}{first}/")[0].facts', "pass"),
     ("an upload that fails is tried again", BRINGS,
      '            self._there[name] = ""\n            with contextlib.suppress(errors.ArtifactError):',
      "            self._there[name] = here[name]\n            with contextlib.suppress(errors.GlovewireError):"),

@@ -87,7 +87,7 @@ MUTANTS = (
            "if generation.shards != config.shards or entered or not generation.secret:",
            "if generation.shards != config.shards or not generation.secret:"),
     Mutant("a checkpoint is complete when every shard has its part", "server/checkpoints/files.py",
-           'if not artifacts.is_there(f"{folder}/{_part_name(label, shard, shards)}")]', "if False]"),
+           'if not artifacts.is_there(f"{folder}/{part_name(label, shard, shards)}")]', "if False]"),
     Mutant("a cut copies a partition when it reaches its round", "server/checkpoints/cuts.py",
            "if partition in self._missing and self._blocks.rounds[partition] >= self.round:",
            "if partition in self._missing:"),
