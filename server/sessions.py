@@ -65,14 +65,6 @@ class Session:
         """Record that a message of this session arrived at `now`."""
         self.seen, self.state, self.connected = now, "training", True
 
-    def is_new_push(self, sequence: int) -> bool:
-        """Return whether a push is the next one, not a repeat; OutOfOrder when one before it is missing."""
-        return _is_new("push", sequence, self.pushed)
-
-    def is_new_report(self, sequence: int) -> bool:
-        """Return whether a report is the next one, not a repeat; OutOfOrder when one before it is missing."""
-        return _is_new("report", sequence, self.reported)
-
     def declare(self) -> None:
         """Count a model that has to be parsed, which takes milliseconds; LimitExceeded after MAX_DECLARATIONS."""
         if self.declarations == MAX_DECLARATIONS:
@@ -80,7 +72,8 @@ class Session:
         self.declarations += 1
 
 
-def _is_new(what: str, sequence: int, last: int) -> bool:
+def is_new(what: str, sequence: int, last: int) -> bool:
+    """Return whether a push or report is the next one, not a repeat; OutOfOrder when one before it is missing."""
     if sequence > last + 1:
         raise OutOfOrder(f"{what} {sequence} came before {what} {last + 1}")
     return sequence > last

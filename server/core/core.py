@@ -4,9 +4,7 @@
     effects = core.receive(peer, number, message, now)   # for every request
     effects = core.tick(now, network)                    # every few milliseconds, until effects.finished
 
-The caller carries the effects out: it sends the replies, writes the snapshots and publishes the samples. It calls
-`checkpointed` once a checkpoint was written or has failed, and `finish` when a signal or another shard ends the run.
-After the run, `final` returns the last snapshot, and `summary` the results of the training.
+The caller carries the effects out: it sends the replies, writes the snapshots and publishes the samples.
 """
 
 import math
@@ -33,7 +31,7 @@ from glovewire.common.text import printable
 from ..checkpoints.cuts import LAST_CHECKPOINT, Snapshot, final_label
 from ..leases.patience import Held
 from ..limits import held_bytes
-from ..sessions import LATE_FRACTION, Peer, Session
+from ..sessions import LATE_FRACTION, Peer, Session, is_new
 from ..telemetry import status
 from ..telemetry.publisher import Published
 from . import rights
@@ -411,7 +409,7 @@ class Core:
         if pull is not None:
             pull_push.check_pull(pull)
             state.waiting.require_room(session, held_bytes(pull))
-        if session.is_new_push(push.sequence):
+        if is_new("push", push.sequence, session.pushed):
             applied = pull_push.apply(push, session.index)
             session.pushed, session.pushed_late = push.sequence, applied.late
             session.staleness = pull_push.staleness_of.get(session.index, session.staleness)
@@ -439,7 +437,7 @@ class Core:
         session = state.sessions.worker(peer, report.worker, now)
         if state.identity.shard:
             raise BadRequest("only shard 0 counts reports")
-        if session.is_new_report(report.sequence):
+        if is_new("report", report.sequence, session.reported):
             events = state.progress.count(session, report, now, state.publisher.elapsed(now))
             state.publisher.add(events)
             session.reported, session.bytes_sent = report.sequence, report.bytes_sent
@@ -616,16 +614,14 @@ class Core:
 
     def _effects(self, published: Sequence[Published] = (), finished: RunEnd | None = None) -> Effects:
         state = self._state
-        ending = state.ending or state.over
-        cuts = state.cuts
         audit, self._audit = self._audit, []
         return Effects(
             self._replies.take(),
-            cuts.take_ready(),
+            state.cuts.take_ready(),
             published,
-            ending,
+            state.ending or state.over,
             finished,
-            cuts.requested,
+            state.cuts.requested,
             state.waiting.has_woken,
             audit,
         )
