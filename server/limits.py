@@ -69,13 +69,13 @@ class Outbox:
 
     def has_room(self, peer: Peer, now: float) -> bool:
         """Return whether a pull of `peer` may be answered now."""
-        own = self._queues.get(peer)
         if self._is_crowded(peer):
             return False
+        moving = sum(queue.nbytes for other, queue in self._queues.items() if other != peer and not queue.is_stuck(now))
+        own = self._queues.get(peer)
         if own is None:
-            return sum(queue.nbytes for queue in self._queues.values() if not queue.is_stuck(now)) < TOTAL_BYTES
+            return moving < TOTAL_BYTES
         own.settle()
-        moving = sum(q.nbytes for q in self._queues.values() if q is not own and not q.is_stuck(now))
         return own.nbytes < PEER_BYTES and own.nbytes + moving < TOTAL_BYTES
 
     def is_full(self, peer: Peer) -> bool:
@@ -258,11 +258,10 @@ class Connections:
 
         Each socket reports its connections by itself: what another socket accepted meanwhile may be known already.
         """
-        known = [each[connection.descriptor] for each in self._with.values() if connection.descriptor in each]
-        found = known[0] if known else connection
-        if found == connection:
-            self.remove(connection.descriptor)
-        return found == connection
+        if any(each.get(connection.descriptor, connection) != connection for each in self._with.values()):
+            return False
+        self.remove(connection.descriptor)
+        return True
 
     def remove(self, descriptor: int) -> Connection | None:
         """Forget and return a connection; None if it is unknown, because it was cut."""

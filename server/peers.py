@@ -98,12 +98,11 @@ class Peers:
         while True:
             try:
                 ask()
+                return
             except NotReady:
                 if time.monotonic() > deadline:
                     raise
-                self._ended.wait(EVERY_S)
-            else:
-                return
+            self._ended.wait(EVERY_S)
 
     def look(self, patience_s: float = 0.0) -> None:
         """Copy from every other shard, the first time also what this one had and has lost.
