@@ -39,7 +39,7 @@ from .consistency.blocks import ExclusiveBlocks
 from .consistency.interface import BEGINNING, Reached, make_consistency
 from .core.core import Core
 from .core.state import ShardState
-from .core.tensors import TensorProgress, Tensors
+from .core.tensors import Tensors
 from .daemon import CheckShards, Daemon
 from .leases.losses import Losses
 from .leases.progress import Progress
@@ -86,17 +86,17 @@ def prepare(config: ServerConfig, dataset: Dataset | None, generation: Generatio
     schedule = None
     if config.shard == 0 and options.schedule == "blocks":
         schedule = Schedule(Rounds.of(options, layout.partitions), begin.reached.round)
-    tokens = Tokens(bytes.fromhex(generation.secret))
     batches = -(-dataset.total_entries // options.batch_size)
     sweeps = -(-config.checkpoint_every // options.local_epochs)
     every = sweeps * (layout.partitions if options.schedule == "blocks" else batches)
     losses = Losses.of(options, dataset.total_entries, now, begin.entries)
     words = [dataset.words[word] for word in dataset.permutation[first:last].tolist()]
     owners = [[part.shard for part in sharding.split(*span)] for span in pairwise(layout.bounds)]
-    progress = Progress(schedule, losses, lambda: mode.gradients, options.batch_size, tokens, owners, config.block_s)
+    identity = _identity(config, generation, dataset.checksum, every)
+    batch, tokens = options.batch_size, identity.tokens
+    progress = Progress(schedule, losses, lambda: mode.gradients, batch, tokens, owners, config.block_s)
     if config.hold and not progress.complete:
         progress.allow(losses.epoch + 1)
-    identity = _identity(config, generation, tokens, dataset.checksum, every)
     return ShardState(identity, options, table, mode, progress, now, words, read_data=dataset.read)
 
 
@@ -107,8 +107,8 @@ def _prepare_tensors(config: ServerConfig, generation: Generation, now: float) -
     reached, examples = _restore(tensors, config, generation) if generation.label else (BEGINNING, 0)
     mode = make_consistency(options, np.zeros(2, np.int64), reached, config.workers)
     losses = Losses(0, 0, now, entries=examples, updates=lambda: (mode.version(0), options.steps))
-    progress = TensorProgress(None, losses, lambda: mode.gradients, 1, patience_s=config.block_s)
-    identity = _identity(config, generation, Tokens(bytes.fromhex(generation.secret)), "", config.checkpoint_every)
+    progress = Progress(None, losses, lambda: mode.gradients, 1, patience_s=config.block_s)
+    identity = _identity(config, generation, "", config.checkpoint_every)
     return ShardState(identity, options, tensors.table, mode, progress, now, tensors=tensors)
 
 
@@ -132,16 +132,14 @@ def _require_options(config: ServerConfig, facts: dict[str, Any], label: str) ->
     return which
 
 
-def _identity(
-    config: ServerConfig, generation: Generation, tokens: Tokens, dataset: str, checkpoint_rounds: int
-) -> Identity:
+def _identity(config: ServerConfig, generation: Generation, dataset: str, checkpoint_rounds: int) -> Identity:
     return Identity(
         run=generation.run,
         shard=config.shard,
         shards=config.shards,
         dataset=dataset,
         lease_s=config.lease_s,
-        tokens=tokens,
+        tokens=Tokens(bytes.fromhex(generation.secret)),
         checkpoint_rounds=checkpoint_rounds,
         generation=generation.number,
         asked=generation.asked,

@@ -14,12 +14,11 @@ from glovewire.common.model.bfloat16 import BFLOAT16, from_bfloat16
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import state_columns
 from glovewire.common.model.sharding import Sharding
-from glovewire.common.model.tensor_layout import MAX_EXAMPLES, ROW, TABLE, ModelSpec
+from glovewire.common.model.tensor_layout import ROW, TABLE, ModelSpec
 from glovewire.common.protocol.messages import Create, Created, Push
 from glovewire.common.protocol.wire import MAX_FRAME_BYTES
 
 from ..leases.patience import Held
-from ..leases.progress import LARGEST_FIGURE, Progress
 from ..sessions import Session
 from ..table import optimizers
 from ..table.table import Table
@@ -27,17 +26,6 @@ from ..table.table import Table
 UNKNOWN = "the tensors of this server have no values yet: a worker must create them first"
 MAX_COMPARED_BYTES = 16 << 10
 """A longer list of tensors is compared with the server's byte by byte, and not parsed."""
-
-
-class TensorProgress(Progress):
-    """Progress of training tensors: entries are examples, and the loss may be negative, like a log-likelihood."""
-
-    min_loss = -LARGEST_FIGURE
-
-    @property
-    def max_entries(self) -> int:
-        """Return the largest number of examples that one report may have."""
-        return MAX_EXAMPLES
 
 
 class Tensors:

@@ -7,6 +7,7 @@ import numpy as np
 
 from glovewire.common.endings import RunEnd
 from glovewire.common.errors import BadRequest, LeaseLost
+from glovewire.common.model.tensor_layout import MAX_EXAMPLES
 from glovewire.common.protocol.messages import Done, Event, Granted, Lease, Message, Report
 from glovewire.common.text import shown_loss
 
@@ -24,11 +25,8 @@ class Progress:
 
     Minibatch training is complete when `gradients()` minibatches of `batch` entries cover all epochs. `owners[p]` are
     the shards that have rows of partition p: a strip is trained when its report has the receipts of all of them. A
-    worker that holds up the run for `patience_s` is overdue.
+    worker that holds up the run for `patience_s` is overdue. The entries of a dense model are examples.
     """
-
-    min_loss = 0.0
-    """Lowest loss that a report may have: a sum of squares is not negative."""
 
     def __init__(
         self,
@@ -47,6 +45,10 @@ class Progress:
         self._restored = losses.entries
         self._announced_epoch = losses.epoch
         self._allowed = MAX_ROUNDS
+        is_dense = losses.updates is not None
+        self._min_loss = -LARGEST_FIGURE if is_dense else 0.0  # a log-likelihood may be negative, a sum of squares not
+        self.max_entries = MAX_EXAMPLES if is_dense else losses.total + batch
+        """Largest number of entries that one report may have: the last batch may go beyond the end."""
 
     @property
     def complete(self) -> bool:
@@ -77,11 +79,6 @@ class Progress:
     def low_water(self) -> int:
         """Return the first round that is not trained and reported; 0 where there are no rounds."""
         return self.schedule.low_water if self.schedule is not None else 0
-
-    @property
-    def max_entries(self) -> int:
-        """Return the largest number of entries that one report may have: the last batch may go beyond the end."""
-        return self.losses.total + self._batch
 
     def stop(self) -> None:
         """Grant no further round."""
@@ -159,8 +156,8 @@ class Progress:
             raise BadRequest("a report of blocks names its lease, a report of minibatches names none")
         if not 0 <= report.entries <= self.max_entries:
             raise BadRequest(f"entries must be between 0 and {self.max_entries}, not {report.entries}")
-        if not self.min_loss <= report.loss <= LARGEST_FIGURE:
-            raise BadRequest(f"the loss must be between {self.min_loss:g} and {LARGEST_FIGURE:g}, not {report.loss:g}")
+        if not self._min_loss <= report.loss <= LARGEST_FIGURE:
+            raise BadRequest(f"the loss must be between {self._min_loss:g} and {LARGEST_FIGURE:g}, not {report.loss:g}")
         figures = (report.bias_only_loss, report.norm, report.seconds, float(report.bytes_sent))
         if not all(0.0 <= figure <= LARGEST_FIGURE for figure in figures):
             raise BadRequest(f"losses, norm, seconds and bytes must be between 0 and {LARGEST_FIGURE:g}")
