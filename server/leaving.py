@@ -159,11 +159,8 @@ def assemble(
     label = final_label(generation.number)
     if dataset is None:
         _assemble_tensors(config, facts, label, last)
-    elif last is not None:
-        pieces = checkpoint.in_pieces(last.rows)
-        checkpoint.write_results(config.out, dataset, config.options, pieces, facts)
     else:
-        checkpoint.assemble(config.out, dataset, config.options, config.shards, facts, label)
+        checkpoint.assemble(config.out, dataset, config.options, config.shards, facts, label, last)
 
 
 def _assemble_tensors(config: ServerConfig, facts: dict[str, Any], label: str, last: Snapshot | None) -> None:

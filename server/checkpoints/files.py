@@ -9,7 +9,7 @@ import fnmatch
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ VERSIONS = "versions.npy"
 """How often each row was changed, if that is counted."""
 _SHARD_COUNTS = frozenset(map(str, range(1, MAX_SHARDS + 1)))
 CHUNK_ROWS = 4096
+"""Rows of which the sum of word and context vectors, which takes memory, is computed at a time."""
 BAD_FACTS = (KeyError, TypeError, ValueError)
 """Errors raised by reading facts that are missing or malformed."""
 SHARED = ("dataset", "options", "shards")
@@ -393,32 +394,32 @@ def _open_rows(folder: Path) -> Array:
 
 
 def assemble(
-    run: Path, dataset: Dataset, options: TrainingOptions, shards: int, facts: dict[str, Any], label: str = FINAL
+    run: Path,
+    dataset: Dataset,
+    options: TrainingOptions,
+    shards: int,
+    facts: dict[str, Any],
+    label: str = FINAL,
+    last: Snapshot | None = None,
 ) -> None:
-    """Write the run's vectors, in vocabulary order, from the final checkpoint of all shards.
+    """Write the run's vectors, in vocabulary order, from `last`, or else from the final checkpoint of all shards.
 
     The parts may be some rounds apart, because signals stop every shard at once; the vectors are still usable. Takes
-    memory for the vectors, not for the rows.
+    memory for the vectors, not for the rows. Raises as `read` and `write_vectors` do.
     """
-    (rows, _), _, _ = _check_parts(run, label, shards, one_round=False)
-    if rows != dataset.layout.rows:
-        raise ArtifactError(f"the checkpoint {label} of {run} has {rows} rows instead of {dataset.layout.rows}")
-    write_results(run, dataset, options, _pieces(run, label, shards), facts)
-
-
-def write_results(
-    run: Path, dataset: Dataset, options: TrainingOptions, pieces: Iterable[Array], facts: dict[str, Any]
-) -> None:
-    """Write the run's vectors, in vocabulary order, from all its rows in order; raises as `write_vectors` does."""
+    if last is not None:
+        pieces: Iterator[Array] = (
+            last.rows[first : first + CHUNK_ROWS] for first in range(0, len(last.rows), CHUNK_ROWS)
+        )
+    else:
+        (rows, _), _, _ = _check_parts(run, label, shards, one_round=False)
+        if rows != dataset.layout.rows:
+            raise ArtifactError(f"the checkpoint {label} of {run} has {rows} rows instead of {dataset.layout.rows}")
+        pieces = _pieces(run, label, shards)
     layout = RowLayout.of(options)
     vectors = np.empty((dataset.layout.rows, layout.dim), np.float32)
     at = 0
-    for rows in pieces:
-        vectors[dataset.permutation[at : at + len(rows)]] = layout.vectors(rows)
-        at += len(rows)
+    for piece in pieces:
+        vectors[dataset.permutation[at : at + len(piece)]] = layout.vectors(piece)
+        at += len(piece)
     write_trained(run, dataset, options, vectors, facts)
-
-
-def in_pieces(rows: Array) -> Iterator[Array]:
-    """Yield some of `rows` at a time: the sum of word and context vectors takes memory, too."""
-    return (rows[first : first + CHUNK_ROWS] for first in range(0, len(rows), CHUNK_ROWS))
