@@ -65,7 +65,7 @@ class ExclusiveBlocks(PartitionBounds, Asynchronous):
         self.rounds = np.array([order.next_visit(partition, start) for partition in partitions], np.int64)
         self.begun = np.full(len(partitions), start - 1, np.int64)
 
-    def may_pull(self, pull: Pull, _: int) -> bool:
+    def may_pull(self, pull: Pull, _worker: int) -> bool:
         """Return whether the partition has reached the pull's version, if it names one."""
         if pull.version == NO_VERSION:
             return True
