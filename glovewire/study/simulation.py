@@ -50,7 +50,7 @@ class _Simulation:
         versions, step = np.zeros(len(values), np.int64), optimizers.make(options)
         table = Table("rows", 0, values, parameters, step, versions)
         self._mode = make_consistency(options, np.zeros(2, np.int64), BEGINNING, conditions.workers)
-        cuts = Cuts(table, self._mode, options.sweeps, 0, dict)
+        cuts = Cuts(table, self._mode, 0, dict)
         self.pull_push = PullPush(table, self._mode, options, cuts, Counter(), WaitingRequests())
         self.now = 0.0
         self._total = problem.examples * options.epochs

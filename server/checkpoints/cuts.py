@@ -75,12 +75,10 @@ class Cut:
 class Cuts:
     """Every checkpoint of one shard that is planned, requested, or ready to be written."""
 
-    def __init__(
-        self, table: Table, consistency: Consistency, sweeps: int, every: int, facts: Callable[[], dict[str, Any]]
-    ) -> None:
+    def __init__(self, table: Table, consistency: Consistency, every: int, facts: Callable[[], dict[str, Any]]) -> None:
         self._table, self._consistency, self._every, self._facts = table, consistency, every, facts
         self._blocks = consistency if isinstance(consistency, Blocks) else None
-        self._rounds = 0 if self._blocks is None else sweeps * len(self._blocks.rounds)
+        self._rounds = 0 if self._blocks is None else self._blocks.order.total
         self._cuts: list[Cut] = []
         self._ready: list[Snapshot] = []
         self._requests: list[tuple[str, Peer, int]] = []

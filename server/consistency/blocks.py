@@ -13,10 +13,12 @@ from glovewire.common.protocol.messages import NO_VERSION, Pull, Push
 from .minibatch import Admission, Asynchronous, PendingPush
 
 
-class PartitionBounds:
-    """The partitions of the whole table: `bounds` (partitions + 1,), clipped to the rows of this shard."""
+class Partitioned(Asynchronous):
+    """Knows the partitions of the whole table: `bounds` (partitions + 1,), clipped to this shard; and their `order`."""
 
-    bounds: Indices
+    def __init__(self, bounds: Indices, order: Rounds) -> None:
+        super().__init__()
+        self.bounds, self.order = bounds, order
 
     def partition(self, first: int, last: int) -> int:
         """Return the partition of rows [first, last); BadRequest if empty, of several partitions, or not here."""
@@ -45,7 +47,7 @@ class PartitionBounds:
         return int(np.searchsorted(self.bounds, row, "right")) - 1
 
 
-class ExclusiveBlocks(PartitionBounds, Asynchronous):
+class ExclusiveBlocks(Partitioned):
     """Takes every partition through its rounds in order: a pull names the round it needs, the last push ends its visit.
 
     A round visits only some partitions; `rounds[p]` is the next round that visits partition p, `begun[p]` the newest of
@@ -59,8 +61,8 @@ class ExclusiveBlocks(PartitionBounds, Asynchronous):
     """
 
     def __init__(self, bounds: Indices, start: int, order: Rounds, *, bfloat16: bool = False) -> None:
-        super().__init__()
-        self.bounds, self._order, self._bfloat16 = bounds, order, bfloat16
+        super().__init__(bounds, order)
+        self._bfloat16 = bfloat16
         partitions = range(len(bounds) - 1)
         self.rounds = np.array([order.next_visit(partition, start) for partition in partitions], np.int64)
         self.begun = np.full(len(partitions), start - 1, np.int64)
@@ -97,7 +99,7 @@ class ExclusiveBlocks(PartitionBounds, Asynchronous):
         partition = self.partition(push.first, push.last)
         self.begun[partition] = push.version
         if push.last == self.bounds[partition + 1]:
-            self.rounds[partition] = self._order.next_visit(partition, push.version + 1)
+            self.rounds[partition] = self.order.next_visit(partition, push.version + 1)
         return [pending]
 
     def version(self, first: int) -> int:
@@ -106,13 +108,9 @@ class ExclusiveBlocks(PartitionBounds, Asynchronous):
             return NO_VERSION
         return int(self.rounds[self.partition_at(first)])
 
-    def next_visit(self, partition: int, round: int) -> int:
-        """Return the first round from `round` on that visits a partition."""
-        return self._order.next_visit(partition, round)
-
     def visits(self, partition: int, round: int) -> Iterator[int]:
         """Yield the rounds from `round` on that have completed their visit of a partition."""
-        while (round := self._order.next_visit(partition, round)) < self.rounds[partition]:
+        while (round := self.order.next_visit(partition, round)) < self.rounds[partition]:
             yield round
             round += 1
 
@@ -130,7 +128,7 @@ class ExclusiveBlocks(PartitionBounds, Asynchronous):
         return bool((self.begun[self.here()] >= round).any())
 
 
-class AsynchronousBlocks(PartitionBounds, Asynchronous):
+class AsynchronousBlocks(Partitioned):
     """Adds each trained block's change to the rows as it arrives; no worker waits.
 
     `rounds[p]`: every earlier round is in the table.
@@ -138,9 +136,8 @@ class AsynchronousBlocks(PartitionBounds, Asynchronous):
 
     operations = ("add",)
 
-    def __init__(self, bounds: Indices, start: int) -> None:
-        super().__init__()
-        self.bounds = bounds
+    def __init__(self, bounds: Indices, start: int, order: Rounds) -> None:
+        super().__init__(bounds, order)
         self.rounds = np.full(len(bounds) - 1, start, np.int64)
 
     def reached(self) -> tuple[int, int]:

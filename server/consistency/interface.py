@@ -47,6 +47,6 @@ def make_consistency(options: TrainingOptions, bounds: Indices, reached: Reached
         case "softsync":
             return SoftSynchronous(int(mode.number), workers, *counts)
         case _ if options.schedule == "blocks":
-            return AsynchronousBlocks(bounds, reached.round)
+            return AsynchronousBlocks(bounds, reached.round, Rounds.of(options, len(bounds) - 1))
         case _:
             return Asynchronous(0, 0, *counts)

@@ -125,7 +125,7 @@ class PullPush:
         if self._exclusive is None or pull.version == m.NO_VERSION:
             return Condition.ROWS
         partition = self._exclusive.partition(pull.first, pull.last)
-        return Round(partition, self._exclusive.next_visit(partition, pull.version))
+        return Round(partition, self._exclusive.order.next_visit(partition, pull.version))
 
     def read(self, pull: m.Pull, worker: int) -> m.Rows | None:
         """Return the rows of a pull that has passed `check_pull`, None while it must wait."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from glovewire.common.endings import RunEnd
 from glovewire.common.model.options import TrainingOptions
-from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol.messages import WORKERS_PER_GENERATION
 
 from ..checkpoints.cuts import Cuts
@@ -69,11 +68,10 @@ class ShardState:
         self.counters: Counter[str] = Counter()
         self.network = NetworkCounts()
         self.publisher = Publisher(identity.run, identity.shard, started)
-        self.cuts = Cuts(table, consistency, options.sweeps, identity.checkpoint_rounds, self.checkpoint_facts)
+        self.cuts = Cuts(table, consistency, identity.checkpoint_rounds, self.checkpoint_facts)
         leased = None
         if isinstance(consistency, Blocks):
-            rounds = Rounds.of(options, len(consistency.bounds) - 1)
-            leased = LeasedPushes(identity.tokens, identity.shard, consistency, rounds)
+            leased = LeasedPushes(identity.tokens, identity.shard, consistency)
         self.pull_push = PullPush(table, consistency, options, self.cuts, self.counters, self.waiting, tensors, leased)
         self.checkpoint_s = -1.0
         self.left_bytes_sent = 0

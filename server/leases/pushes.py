@@ -5,7 +5,6 @@ pushed, until the round is complete; shard 0 grants at most a sweep of rounds ah
 """
 
 from glovewire.common.errors import BadRequest, LeaseLost
-from glovewire.common.model.rounds import Rounds
 from glovewire.common.protocol.messages import Push
 
 from ..consistency.blocks import Blocks
@@ -13,13 +12,13 @@ from ..tokens import Tokens
 
 
 class LeasedPushes:
-    """Pushes to the rows that `shard` has of the partitions of `blocks`, which are trained in the order of `rounds`.
+    """Pushes to the rows that `shard` has of the partitions of `blocks`.
 
     `low_water`: every round before it is in every table, as shard 0 said.
     """
 
-    def __init__(self, tokens: Tokens, shard: int, blocks: Blocks, rounds: Rounds) -> None:
-        self._tokens, self._shard, self._blocks, self._rounds = tokens, shard, blocks, rounds
+    def __init__(self, tokens: Tokens, shard: int, blocks: Blocks) -> None:
+        self._tokens, self._shard, self._blocks = tokens, shard, blocks
         self._pushed: dict[tuple[int, int], tuple[int, int]] = {}  # (round, partition) -> lease, end of the rows pushed
         self.low_water = 0
 
@@ -35,7 +34,7 @@ class LeasedPushes:
         partition = self._blocks.partition(push.first, push.last)
         self._blocks.require_inside(push)
         granted = not push.token ^ self._tokens.lease(push.lease, worker, push.version)
-        if not granted or partition > self._rounds.strip(push.version):
+        if not granted or partition > self._blocks.order.strip(push.version):
             raise BadRequest(f"shard 0 granted no lease {push.lease} of partition {partition} in round {push.version}")
         newest, end = self._pushed.get((push.version, partition), (0, 0))
         if push.lease < newest or push.version < self.low_water:
