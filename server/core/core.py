@@ -242,11 +242,10 @@ class Core:
                 f"({who.dataset[:12]}): give both the same folder"
             )
         state.sessions.note(hello)
-        try:
-            self._require_open()
-        except RunOver as error:
+        if state.over is not None:
+            error = RunOver(*state.over)
             if hello.role != "worker" or not self._is_unsaved:
-                raise
+                raise error
             waiting = state.sessions.by_name.get(hello.name)  # for another shard, or it has lost its connection
             if waiting is not None and waiting.incarnation == hello.incarnation:
                 self._end_session(waiting, now, "left", str(error))  # from now on it waits to be let go
@@ -476,7 +475,8 @@ class Core:
             if state.progress.patience.must_pause(session.name, workers):
                 return None
             return state.progress.grant(session, request, state.ending or RunEnd(Ending.COMPLETE))
-        self._require_open()
+        if state.over is not None:
+            raise RunOver(*state.over)
         if isinstance(request, m.Create):
             return state.pull_push.create(request, session)
         return state.pull_push.read(request, session.index)
@@ -587,10 +587,6 @@ class Core:
         progress, workers = self._state.progress, self._state.sessions.workers
         has_strips = end.ending is Ending.COMPLETE and progress.schedule is not None
         return has_strips and not any(progress.patience.is_proven(worker.name) for worker in workers)
-
-    def _require_open(self) -> None:
-        if self._state.over is not None:
-            raise RunOver(*self._state.over)
 
     # ---- effects
 
