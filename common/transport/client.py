@@ -13,7 +13,7 @@ from ..client.pending import Pending
 from ..endings import LASTING, RunEnd
 from ..protocol import messages as m
 from .curve_keys import ClientKeys
-from .links import Links, ShardLinks
+from .links import Links
 
 STALL_S = 1.0
 SILENCE_S = 30.0
@@ -51,7 +51,7 @@ class RequestClient:
         if not addresses:
             raise errors.UsageError("no server address was given")
         self._silence_s = silence_s
-        self._links = links or ShardLinks(addresses, keys)
+        self._links = links or Links(addresses, keys)
         self._polled = self._checked = now = self._links.now()
         name = name if keys is None else keys.session_name(name)
         self._core = ClientCore(addresses, name, dataset, secrets.randbits(62), now)

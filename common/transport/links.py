@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
 import zmq
 
@@ -13,36 +12,11 @@ from .curve_keys import ClientKeys
 LAST_WORDS_MS = 200
 
 
-class Links(Protocol):
-    """The connections of a client, by shard, and its clock; ZeroMQ's are `ShardLinks`."""
+class Links:
+    """The connections of a client to the shards at `addresses`, and its clock; UsageError if one is not an address.
 
-    def now(self) -> float:
-        """Return the time in seconds."""
-
-    def send(self, shard: int, frames: list[Frame]) -> bool:
-        """Queue a message to a shard and return True; False if the queue is full."""
-
-    def wait(self, timeout_ms: int) -> list[int]:
-        """Wait up to `timeout_ms` for messages; return the shards whose messages have arrived."""
-
-    def has_message(self, shard: int) -> bool:
-        """Return whether another message from a shard has arrived."""
-
-    def receive(self, shard: int) -> list[Frame]:
-        """Return the next message of a shard, without its envelope; there must be one."""
-
-    def check(self) -> None:
-        """Raise NotAdmitted if a shard refuses this client's keys."""
-
-    def doubt(self, shard: int) -> str:
-        """Return a guess at why no server answers at a shard's address, "" without one."""
-
-    def close(self) -> None:
-        """Close every connection, after a short time for sending what is queued; may be called twice."""
-
-
-class ShardLinks:
-    """Links over ZeroMQ to the shards at `addresses`; UsageError if one is not an address."""
+    A simulation has connections of its own, with the same methods.
+    """
 
     def __init__(self, addresses: Sequence[str], keys: ClientKeys | None) -> None:
         self._context = sockets.Context(keys)
@@ -58,34 +32,34 @@ class ShardLinks:
             self._poller.register(socket, zmq.POLLIN)
 
     def now(self) -> float:
-        """See Links."""
+        """Return the time in seconds."""
         return time.monotonic()
 
     def send(self, shard: int, frames: list[Frame]) -> bool:
-        """See Links."""
+        """Queue a message to a shard and return True; False if the queue is full."""
         return sockets.send_if_room(self._sockets[shard], frames)
 
     def wait(self, timeout_ms: int) -> list[int]:
-        """See Links."""
+        """Wait up to `timeout_ms` for messages; return the shards whose messages have arrived."""
         return [self._shard_of[socket] for socket, _ in self._poller.poll(timeout_ms)]
 
     def has_message(self, shard: int) -> bool:
-        """See Links."""
+        """Return whether another message from a shard has arrived."""
         return sockets.has_message(self._sockets[shard])
 
     def receive(self, shard: int) -> list[Frame]:
-        """See Links."""
+        """Return the next message of a shard, without its envelope; there must be one."""
         return sockets.receive(self._sockets[shard])[1:]
 
     def check(self) -> None:
-        """See Links."""
+        """Raise NotAdmitted if a shard refuses this client's keys."""
         for handshakes in self._handshakes:
             handshakes.check()
 
     def doubt(self, shard: int) -> str:
-        """See Links."""
+        """Return a guess at why no server answers at a shard's address, "" without one."""
         return self._handshakes[shard].doubt
 
     def close(self) -> None:
-        """See Links."""
+        """Close every connection, after a short time for sending what is queued; may be called twice."""
         self._context.close(last_words_ms=LAST_WORDS_MS)
