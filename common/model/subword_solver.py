@@ -24,8 +24,8 @@ _TASK_COST = 1 << 16
 
 Columns = npt.NDArray[np.int32]
 Sums = npt.NDArray[np.float64]
-Each = Callable[[Callable[[int, int], None], list[int]], None]
-"""Calls a function for each range between two bounds, in all threads."""
+Each = Callable[[Callable[[slice], None], list[int]], None]
+"""Calls a function for each slice between two bounds, in all threads."""
 
 
 @contextmanager
@@ -34,8 +34,8 @@ def threads_for(threads: int | None) -> Iterator[tuple[int, Each]]:
     threads = min(threads or len(os.sched_getaffinity(0)), MAX_THREADS)
     with ThreadPoolExecutor(threads) as pool:
 
-        def each(work: Callable[[int, int], None], bounds: list[int]) -> None:
-            for done in [pool.submit(work, *span) for span in pairwise(bounds)]:
+        def each(work: Callable[[slice], None], bounds: list[int]) -> None:
+            for done in [pool.submit(work, slice(*span)) for span in pairwise(bounds)]:
                 done.result()
 
         yield threads, each
@@ -88,25 +88,23 @@ class Solver:
         self._sum(self._starts, self._columns, self._solution, self._scales, self.targets, self._words)
         return self._solution
 
-    def _clear(self, first: int, last: int) -> None:
+    def _clear(self, part: slice) -> None:
         for table in (self._solution, self._direction, self._image):
-            table[first:last] = 0.0
+            table[part] = 0.0
 
     def _sum(self, starts: Indices, columns: Columns, table: Rows, scales: Rows, out: Rows, bounds: list[int]) -> None:
-        def work(first: int, last: int) -> None:
-            part = slice(first, last)
-            kernels.sum_rows(starts[first : last + 1], columns, table, scales[part], self._zeros, out[part])
+        def work(part: slice) -> None:
+            kernels.sum_rows(starts[part.start : part.stop + 1], columns, table, scales[part], self._zeros, out[part])
 
         self._each(work, bounds)
 
     def _apply(self) -> Sums:
         """Set the image of the direction; return the dot product of the two."""
 
-        def work(first: int, last: int) -> None:
-            part = slice(first, last)
+        def work(part: slice) -> None:
             kernels.apply(
-                self._turned[first : last + 1], self._entries, self.targets, self._ridge,
-                self._direction[part], self._zeros, self._image[part], self._blocks(first, last),
+                self._turned[part.start : part.stop + 1], self._entries, self.targets, self._ridge,
+                self._direction[part], self._zeros, self._image[part], self._blocks(part),
             )  # fmt: skip
 
         self._each(work, self._ngrams)
@@ -115,25 +113,23 @@ class Solver:
     def _move(self, alpha: Rows) -> Sums:
         """Move the solution along the direction; return the dot product of residual and preconditioned residual."""
 
-        def work(first: int, last: int) -> None:
-            part = slice(first, last)
+        def work(part: slice) -> None:
             kernels.move(
                 alpha, self._inverse[part], self._direction[part], self._image[part], self._zeros,
-                self._solution[part], self._residual[part], self._blocks(first, last),
+                self._solution[part], self._residual[part], self._blocks(part),
             )  # fmt: skip
 
         self._each(work, self._ngrams)
         return self._total()
 
     def _turn(self, beta: Rows) -> None:
-        def work(first: int, last: int) -> None:
-            part = slice(first, last)
+        def work(part: slice) -> None:
             kernels.turn(beta, self._inverse[part], self._residual[part], self._direction[part])
 
         self._each(work, self._ngrams)
 
-    def _blocks(self, first: int, last: int) -> Rows:
-        return self._products[first // kernels.BLOCK_ROWS : -(-last // kernels.BLOCK_ROWS)]
+    def _blocks(self, part: slice) -> Rows:
+        return self._products[part.start // kernels.BLOCK_ROWS : -(-part.stop // kernels.BLOCK_ROWS)]
 
     def _total(self) -> Sums:
         total: Sums = self._products.astype(np.float64).sum(axis=0)

@@ -19,7 +19,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -117,21 +116,8 @@ class Subwords:
         return np.diff(starts), sums
 
 
-class NgramStore(Protocol):
-    """Stores the vectors of n-grams, which are computed a few dimensions at a time."""
-
-    def allocate(self, rows: int, dim: int) -> None:
-        """Make room for float16 (rows, dim)."""
-
-    def put(self, columns: slice, values: Halves) -> None:
-        """Set some columns, of all rows."""
-
-    def rows(self) -> Halves:
-        """Return all rows, once every column is set."""
-
-
-class NgramsInMemory:
-    """Stores the vectors of n-grams in an array."""
+class NgramStore:
+    """Stores the vectors of n-grams, which are computed a few dimensions at a time; this one in an array."""
 
     def allocate(self, rows: int, dim: int) -> None:
         """Make room for float16 (rows, dim)."""
@@ -142,7 +128,7 @@ class NgramsInMemory:
         self._rows[:, columns] = values
 
     def rows(self) -> Halves:
-        """Return all rows."""
+        """Return all rows, once every column is set."""
         return self._rows
 
 
@@ -167,7 +153,7 @@ def fit(
     from . import subword_kernels as kernels
     from .subword_solver import Solver, threads_for
 
-    ngrams, kept = ngrams or Ngrams(), kept or NgramsInMemory()
+    ngrams, kept = ngrams or Ngrams(), kept or NgramStore()
     if not 0 <= factor < np.inf:
         raise UsageError(f"n-grams cannot have the weight {factor:g}: use a number of at least 0")
     if vectors.ndim != 2 or len(vectors) != len(words):
@@ -220,15 +206,14 @@ class _Units:
         mean: Floats = total[0] / self.used.sum()
         return mean
 
-    def aim(self, dims: slice, targets: Rows, centre: Floats, mean: float, first: int, last: int) -> None:
-        """Set `targets` of the words [first, last) to their vectors without the centre, divided by `mean`."""
-        part = slice(first, last)
+    def aim(self, dims: slice, targets: Rows, centre: Floats, mean: float, part: slice) -> None:
+        """Set `targets` of the words in `part` to their vectors without the centre, divided by `mean`."""
         targets[part] = 0.0
         targets[part, : len(centre)][self.used[part]] = (self._of(part, dims) - centre) / mean
 
-    def mix(self, dims: slice, composed: Rows, centre: Floats, factor: float, first: int, last: int) -> None:
-        """Mix compositions, given without the centre, into the vectors of the words [first, last)."""
-        part, used = slice(first, last), self.used[first:last]
+    def mix(self, dims: slice, composed: Rows, centre: Floats, factor: float, part: slice) -> None:
+        """Mix compositions, given without the centre, into the vectors of the words in `part`."""
+        used = self.used[part]
         mixed = self._of(part, dims) + factor * (composed[part, : len(centre)][used] + centre)
         self._vectors[part, dims][used] = mixed * (self.lengths[part][used, None] / (1.0 + factor))
 
@@ -238,9 +223,9 @@ class _Units:
         return units
 
 
-def _round(solution: Rows, firsts: Indices, centre: Floats, into: Halves, first: int, last: int) -> None:
-    """Set rows [first, last) of `into` to those of the n-grams `firsts`, in half precision."""
-    into[first:last] = solution[firsts[first:last], : len(centre)] + centre
+def _round(solution: Rows, firsts: Indices, centre: Floats, into: Halves, part: slice) -> None:
+    """Set the rows `part` of `into` to those of the n-grams `firsts`, in half precision."""
+    into[part] = solution[firsts[part], : len(centre)] + centre
 
 
 def _cut(count: int, most: int = 8 * _WORDS_AT_ONCE) -> list[int]:

@@ -22,7 +22,7 @@ from ..endings import Ending
 from ..errors import ArtifactError, NotFinite, OutputError, UsageError
 from ..model.options import TrainingOptions
 from ..model.postprocess import flatten_spectrum
-from ..model.subwords import Halves, Ngrams, Subwords, fit
+from ..model.subwords import Halves, Ngrams, NgramStore, Subwords, fit
 from . import artifacts
 from .dataset import Dataset
 
@@ -135,7 +135,7 @@ def write_with_ngrams(
         return subwords
 
 
-class _NgramsFile:
+class _NgramsFile(NgramStore):
     """Vectors of n-grams, written a few columns at a time beside `path` and moved there when they are complete.
 
     On a disk with room for only one of the two, the vectors of words take precedence: n-grams that cannot be written,
