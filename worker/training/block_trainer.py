@@ -72,14 +72,6 @@ def train(
 
 
 @dataclass
-class PulledRows:
-    """Requested rows of a partition: those numbered `numbers`, or all if None."""
-
-    values: Pending[Array]
-    numbers: Indices | None
-
-
-@dataclass
 class LocalRows:
     """Rows to train, and their values `before` training, to push the difference; None if the push assigns the rows."""
 
@@ -144,9 +136,9 @@ class BlockTrainer:
         self._strips = Strips(self._rounds, self._entries, self._nbytes, store.now())
         self._distinct: dict[tuple[int, int], Indices | None] = {}
         self._loading: dict[Strip, Pending[None]] = {}
-        self._pulled: dict[Visit, PulledRows] = {}
+        self._pulled: dict[Visit, Pending[Array]] = {}
         self._own: dict[Strip, LocalRows] = {}
-        self._others: dict[Visit, tuple[LocalRows, Indices | None]] = {}
+        self._others: dict[Visit, LocalRows] = {}
         self._results: dict[Strip, StripResult] = {}
         self._unanswered: list[Strip] = []
         self._reports: list[Pending[m.Recorded]] = []
@@ -190,7 +182,7 @@ class BlockTrainer:
             if reply.done:
                 del self._loading[strip]
         for visit, pulled in self._pulled.items():
-            missing = 0 if pulled.values.done else pulled.values.missing
+            missing = 0 if pulled.done else pulled.missing
             if missing != visit.missing:
                 self._strips.came(visit, missing, now)
         for strip in [strip for strip in self._unanswered if self._results[strip].settle()]:
@@ -219,22 +211,20 @@ class BlockTrainer:
                 self._report(strip)
 
     def _pull(self, visit: Visit) -> None:
-        numbers = None if visit.is_own else self._rows_of(visit.strip.own, visit.partition)
+        numbers = self._numbers(visit.strip.own, visit.partition)
         version = visit.strip.round if self._exclusive else m.NO_VERSION
         span = self._dataset.layout.span(visit.partition)
-        self._pulled[visit] = PulledRows(
-            self._store.pull_range(*span, version, numbers, bfloat16=self._bfloat16), numbers
-        )
+        self._pulled[visit] = self._store.pull_range(*span, version, numbers, bfloat16=self._bfloat16)
 
     def _nbytes(self, own: int, partition: int) -> int:
         """Return the bytes of the rows of a partition that the strip of `own` pulls."""
-        numbers = None if partition == own else self._rows_of(own, partition)
+        numbers = self._numbers(own, partition)
         count = self._dataset.layout.size(partition) if numbers is None else len(numbers)
         return count * self._layout.width * self._options.wire_bytes
 
-    def _rows_of(self, own: int, other: int) -> Indices | None:
-        """Return the rows of another partition that a strip needs; None for all, as when a store trains in place."""
-        if self._in_place:
+    def _numbers(self, own: int, other: int) -> Indices | None:
+        """Return the rows of a partition that a strip needs; None for all, as of its own or if a store is in place."""
+        if self._in_place or other == own:
             return None
         if (own, other) not in self._distinct:
             rows = self._dataset.distinct(own, other)
@@ -250,13 +240,13 @@ class BlockTrainer:
         began, strip, pulled = self._store.now(), visit.strip, self._pulled.pop(visit)
         if visit.is_own and visit.nbytes > TRIM_BYTES:
             trim()
-        rows = LocalRows.of(pulled.values, adds=not self._exclusive and not self._in_place)
+        rows = LocalRows.of(pulled, adds=not self._exclusive and not self._in_place)
         if visit.is_own:
             self._own[strip], self._results[strip] = rows, StripResult()
         else:
-            self._others[visit] = rows, pulled.numbers
+            self._others[visit] = rows
         result = self._results[strip]
-        loss, bias_only, covered = self._compute(visit, self._own[strip].values, rows.values, pulled.numbers)
+        loss, bias_only, covered = self._compute(visit, self._own[strip].values, rows.values)
         result.sums = result.sums[0] + loss, result.sums[1] + bias_only, result.sums[2] + covered
         now = self._store.now()
         self._strips.trained(now - began, now)
@@ -264,9 +254,10 @@ class BlockTrainer:
     def _push(self, visit: Visit) -> None:
         """Push the rows of a trained visit; a strip's own rows come last."""
         strip, result = visit.strip, self._results[visit.strip]
-        rows, numbers = (self._own.pop(strip), None) if visit.is_own else self._others.pop(visit)
+        rows = self._own.pop(strip) if visit.is_own else self._others.pop(visit)
         if visit.is_own:
             result.norm = kernels.mean_norm(rows.values, self._layout.columns, self._options.dim)
+        numbers = self._numbers(strip.own, visit.partition)
         change = Change(*self._dataset.layout.span(visit.partition), rows.change(), numbers)
         operation = "assign" if rows.before is None else "add"
         result.pushes.append(self._store.push_range(operation, strip.granted, change))
@@ -285,16 +276,17 @@ class BlockTrainer:
 
         self._reports.append(self._store.report(report))
 
-    def _compute(self, visit: Visit, own: Rows, others: Rows, numbers: Indices | None) -> Sums:
+    def _compute(self, visit: Visit, own: Rows, others: Rows) -> Sums:
         """Train the blocks of a visit: `own` are the rows of the strip's partition, `others` those of the other one."""
         epochs = self._rounds.epochs_of(visit.strip.round)
-        sums = [self._compute_epoch(epoch, visit, own, others, numbers) for epoch in epochs]
+        sums = [self._compute_epoch(epoch, visit, own, others) for epoch in epochs]
         loss, bias_only, covered = zip(*sums, strict=True)
         return sum(loss), sum(bias_only), sum(covered)
 
-    def _compute_epoch(self, epoch: int, visit: Visit, own: Rows, others: Rows, numbers: Indices | None) -> Sums:
+    def _compute_epoch(self, epoch: int, visit: Visit, own: Rows, others: Rows) -> Sums:
         layout, options, dataset = self._dataset.layout, self._options, self._dataset
         strip, other = visit.strip.own, visit.partition
+        numbers = self._numbers(strip, other)
         rate = options.rate(self._rounds.progress(visit.strip.round, epoch))
         shares = {
             other: dataset.frequencies[slice(*layout.span(other)) if numbers is None else numbers],
