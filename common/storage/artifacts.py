@@ -126,6 +126,15 @@ def output_errors(path: Path, what: str = "file") -> Iterator[None]:
         raise OutputError(f"{what} {path} cannot be written: {why}") from error
 
 
+@contextmanager
+def input_errors(path: str | Path, kind: type[GlovewireError] = ArtifactError) -> Iterator[None]:
+    """Convert an OSError in the block to an error of type `kind`: `path` cannot be read, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{path} cannot be read: {error.strerror or error}") from error
+
+
 def attempt_all(*writes: Callable[[], object]) -> None:
     """Call every function, even after one raises a GlovewireError; then raise that error, or one that names all errors.
 
@@ -231,7 +240,7 @@ class Manifest:
         If the folder does not exist, the error names the command that makes an artifact of this kind, or of any.
         """
         path = os.path.join(folder, MANIFEST)
-        try:
+        with input_errors(path):
             try:
                 with open(path, "rb") as stream:
                     text = stream.read(MAX_MANIFEST_BYTES + 1)
@@ -241,8 +250,6 @@ class Manifest:
                     there = folder.exists()
                     why = "is a file; a folder made by glovewire is needed" if there else nothing_there(kind)
                 raise ArtifactError(f"{folder} {why}") from error
-        except OSError as error:  # or the disk cannot be read
-            raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
         return cls.parse(text, path)
 
     @classmethod
@@ -326,23 +333,17 @@ def is_unreadable(error: BaseException | None) -> bool:
 
 def is_there(path: str | Path) -> bool:
     """Return whether `path` exists; ArtifactError if the disk cannot be read."""
-    try:
+    with input_errors(path), suppress(FileNotFoundError, NotADirectoryError):
         os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
-    return True
+        return True
+    return False
 
 
 def names_in(folder: str | Path) -> list[str]:
     """Return the names in a folder, [] if it does not exist. Raises ArtifactError if it cannot be read."""
-    try:
+    with input_errors(folder), suppress(FileNotFoundError, NotADirectoryError):
         return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise ArtifactError(f"{folder} cannot be read: {error.strerror or error}") from error
+    return []
 
 
 def read_piece(path: Path, offset: int, most: int) -> tuple[bytes, int]:
@@ -350,14 +351,11 @@ def read_piece(path: Path, offset: int, most: int) -> tuple[bytes, int]:
 
     Raises BadRequest for an offset outside the file, ArtifactError if it cannot be read.
     """
-    try:
-        with path.open("rb", buffering=0) as stream:
-            size = os.fstat(stream.fileno()).st_size
-            if not 0 <= offset <= size:
-                raise BadRequest(f"{path.name} has {size} bytes, and byte {offset} was asked for")
-            return os.pread(stream.fileno(), most, offset), size
-    except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
+    with input_errors(path), path.open("rb", buffering=0) as stream:
+        size = os.fstat(stream.fileno()).st_size
+        if not 0 <= offset <= size:
+            raise BadRequest(f"{path.name} has {size} bytes, and byte {offset} was asked for")
+        return os.pread(stream.fileno(), most, offset), size
 
 
 def file_sha256(path: str | Path, pause: Callable[[], None] = no_pause) -> str:
@@ -386,19 +384,17 @@ def _file_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_file(path: str, entry: Mapping[str, Any], *, verify: bool) -> None:
-    try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
-            raise ArtifactError(f"{path} is not a file")
-        size = found.st_size
-        if size != entry["bytes"]:
-            raise ArtifactError(f"{path} has {size} bytes instead of {entry['bytes']}: {_AGAIN}")
-        if verify and file_sha256(path) != entry["sha256"]:
-            raise ArtifactError(f"{path} does not match its checksum: {_AGAIN}")
-    except FileNotFoundError as error:
-        raise ArtifactError(f"{path} is missing") from error
-    except OSError as error:
-        raise ArtifactError(f"{path} cannot be read: {error.strerror or error}") from error
+    with input_errors(path):
+        try:
+            found = os.stat(path)
+            if not stat.S_ISREG(found.st_mode):
+                raise ArtifactError(f"{path} is not a file")
+            if found.st_size != entry["bytes"]:
+                raise ArtifactError(f"{path} has {found.st_size} bytes instead of {entry['bytes']}: {_AGAIN}")
+            if verify and file_sha256(path) != entry["sha256"]:
+                raise ArtifactError(f"{path} does not match its checksum: {_AGAIN}")
+        except FileNotFoundError as error:
+            raise ArtifactError(f"{path} is missing") from error
 
 
 # ---- arrays
@@ -413,12 +409,10 @@ def load_array(path: Path, *, mapped: bool = False) -> Array:
     there = _mapped(path)
     if mapped:
         return there
-    values = np.empty(there.shape, there.dtype)
-    first = 0
-    for piece in _pieces(path, there):
-        values[first : first + len(piece)] = piece
-        first += len(piece)
-    return values
+    if not there.ndim:
+        raise ValueError("a number instead of an array")
+    values: Array = np.fromfile(path, there.dtype, there.size, offset=there.offset)
+    return values.reshape(there.shape, order="C" if there.flags.c_contiguous else "F")
 
 
 def array_pieces(path: Path) -> Iterator[Array]:
@@ -426,17 +420,7 @@ def array_pieces(path: Path) -> Iterator[Array]:
 
     They are read, not mapped: pages of a file count as memory of the process for as long as they are mapped.
     """
-    yield from _pieces(path, _mapped(path))
-
-
-def _mapped(path: Path) -> np.memmap[Any, Any]:
-    """Map the .npy file `path`; given a `Path`, numpy would look up every folder above it on the disk."""
-    there: np.memmap[Any, Any] = np.lib.format.open_memmap(os.fspath(path), mode="r")
-    return there
-
-
-def _pieces(path: Path, there: np.memmap[Any, Any]) -> Iterator[Array]:
-    """See `array_pieces`; `there` is the mapped file."""
+    there = _mapped(path)
     if not there.ndim:
         raise ValueError("a number instead of an array")
     rows = max(1, PIECE_BYTES // max(there[:1].nbytes, 1))
@@ -447,6 +431,12 @@ def _pieces(path: Path, there: np.memmap[Any, Any]) -> Iterator[Array]:
             if there.flags.c_contiguous:
                 piece = np.fromfile(stream, there.dtype, piece.size).reshape(piece.shape)
             yield piece
+
+
+def _mapped(path: Path) -> np.memmap[Any, Any]:
+    """Map the .npy file `path`; given a `Path`, numpy would look up every folder above it on the disk."""
+    there: np.memmap[Any, Any] = np.lib.format.open_memmap(os.fspath(path), mode="r")
+    return there
 
 
 def save_array(path: Path, values: Array, pause: Callable[[], None] = no_pause) -> None:

@@ -18,18 +18,17 @@ import shlex
 import stat
 import struct
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import zmq
 from zmq.utils import z85
 
 from ..errors import GlovewireError, KeyFileError, OutputError, UsageError
 from ..roles import USUAL, Client, Role, derived
-from ..storage.artifacts import atomic, output_errors, require_free
+from ..storage.artifacts import atomic, input_errors, output_errors, require_free
 
 SERVER, PUBLIC, ALLOWED = "server.key", "server.pub", "allowed.toml"
 MAX_FILE_BYTES = 1 << 20
@@ -161,7 +160,8 @@ def add_clients(folder: Path, clients: Sequence[Client]) -> list[Path]:
     """
     _check_names(clients)
     path = folder / ALLOWED
-    known = _parsed(path, _WRITABLE, dict)
+    with _table(path, _WRITABLE) as table:
+        known = dict(table)
     without_role = {name for name, entry in known.items() if isinstance(entry, str)}
     for client in clients:
         listed, made = client.name in known, (folder / f"{client.name}.key").exists()
@@ -187,7 +187,7 @@ def add_clients(folder: Path, clients: Sequence[Client]) -> list[Path]:
 
 def load_server_keys(path: Path) -> ServerKeys:
     """Return the server's keys in folder `path`, or in the folder of file `path`; KeyFileError if damaged or absent."""
-    with _reading(path):
+    with input_errors(path, KeyFileError):
         folder = path.parent if path.is_file() else path
         _require_folder(folder)
     return ServerKeys(_pair(folder / SERVER), AllowList(folder / ALLOWED))
@@ -198,7 +198,7 @@ def load_client_keys(path: Path, role: Role) -> ClientKeys:
 
     The usual client is the one named like the role, else `admin`, else the only one.
     """
-    with _reading(path):
+    with input_errors(path, KeyFileError):
         if path.is_dir():
             path = _usual_client(path, role)
         _require_folder(path.parent)
@@ -315,50 +315,44 @@ def _write(path: Path, text: str, mode: int) -> None:
 
 # ---- reading
 
-Table = dict[str, Any]
-T = TypeVar("T")
-
 
 def _clients_in(path: Path) -> dict[str, Client]:
     """Return the clients on the allow-list by public key; KeyFileError."""
-    return _parsed(path, _WRITABLE, partial(_clients, path))
-
-
-def _clients(path: Path, table: Table) -> dict[str, Client]:
-    if old := [name for name, entry in table.items() if isinstance(entry, str)]:
-        names = [word for name in old for word in ("--name", name)]
-        mend = shlex.join(["glovewire", "keys", str(path.parent), "--add", "--role", "worker", *names])
-        raise KeyFileError(f"{path} gives {', '.join(old)} no role; choose worker, monitor or admin: `{mend}`")
-    found: dict[str, Client] = {}
-    for name, entry in table.items():
-        if not (_is_name(name) and isinstance(entry, dict) and entry.keys() == {"role", "key"}):
-            raise KeyFileError(f'{path}: {name[:80]!r} must be a line such as NAME = {{role = "worker", key = "..."}}')
-        if entry["role"] not in list(Role):  # a set would need a hash
-            raise KeyFileError(f"{path}: the role of {name!r} must be one of {', '.join(Role)}")
-        public = _key(path, name, entry["key"]).decode()
-        if (other := found.get(public)) is not None:
-            raise KeyFileError(f"{path}: {other.name!r} and {name!r} have the same key: each needs its own")
-        found[public] = Client(name, Role(entry["role"]))
-    return found
+    with _table(path, _WRITABLE) as table:
+        if old := [name for name, entry in table.items() if isinstance(entry, str)]:
+            names = [word for name in old for word in ("--name", name)]
+            mend = shlex.join(["glovewire", "keys", str(path.parent), "--add", "--role", "worker", *names])
+            raise KeyFileError(f"{path} gives {', '.join(old)} no role; choose worker, monitor or admin: `{mend}`")
+        found: dict[str, Client] = {}
+        for name, entry in table.items():
+            if not (_is_name(name) and isinstance(entry, dict) and entry.keys() == {"role", "key"}):
+                line = 'NAME = {role = "worker", key = "..."}'
+                raise KeyFileError(f"{path}: {name[:80]!r} must be a line such as {line}")
+            if entry["role"] not in list(Role):  # a set would need a hash
+                raise KeyFileError(f"{path}: the role of {name!r} must be one of {', '.join(Role)}")
+            public = _key(path, name, entry["key"]).decode()
+            if (other := found.get(public)) is not None:
+                raise KeyFileError(f"{path}: {other.name!r} and {name!r} have the same key: each needs its own")
+            found[public] = Client(name, Role(entry["role"]))
+        return found
 
 
 def _public(path: Path) -> bytes:
-    return _parsed(path, _WRITABLE, lambda table: _key(path, "public", table.get("public")))
+    with _table(path, _WRITABLE) as table:
+        return _key(path, "public", table.get("public"))
 
 
 def _pair(path: Path) -> KeyPair:
-    return _parsed(path, _READABLE, partial(_pair_of, path))
+    with _table(path, _READABLE) as table:
+        public, secret = (_key(path, name, table.get(name)) for name in ("public", "secret"))
+        if zmq.curve_public(secret) != public:
+            raise KeyFileError(f"{path}: the public key does not belong to the secret one; make the keys again")
+        return KeyPair(public, secret)
 
 
-def _pair_of(path: Path, table: Table) -> KeyPair:
-    public, secret = (_key(path, name, table.get(name)) for name in ("public", "secret"))
-    if zmq.curve_public(secret) != public:
-        raise KeyFileError(f"{path}: the public key does not belong to the secret one; make the keys again")
-    return KeyPair(public, secret)
-
-
-def _parsed(path: Path, forbidden: int, parse: Callable[[Table], T]) -> T:
-    """Return the result of `parse` on a TOML file; KeyFileError if it or its folder is accessible to other users.
+@contextlib.contextmanager
+def _table(path: Path, forbidden: int) -> Iterator[dict[str, Any]]:
+    """Yield the content of a TOML file; at the end, KeyFileError if it or its folder is accessible to other users.
 
     `forbidden` are the bits that the file's mode must not have.
     """
@@ -367,13 +361,12 @@ def _parsed(path: Path, forbidden: int, parse: Callable[[Table], T]) -> T:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise KeyFileError(f"{path} is not a file of keys, or damaged: make them with `glovewire keys`") from error
-    found = parse(table)
+    yield table
     # last: the file must be a key file before the error asks to change its mode
     _require_out_of_reach(path, status, forbidden)
-    with _reading(path):
+    with input_errors(path, KeyFileError):
         for folder in dict.fromkeys((path.parent, path.resolve().parent)):  # the file may be a symbolic link
             _require_out_of_reach(folder, folder.stat(), _WRITABLE)
-    return found
 
 
 def _require_out_of_reach(path: Path, status: os.stat_result, forbidden: int) -> None:
@@ -397,19 +390,10 @@ def _key(path: Path, name: str, key: object) -> bytes:
 def _read(path: Path) -> tuple[str, os.stat_result]:
     """Return a file's text and status, both read from the same open file."""
     try:
-        with _reading(path):
+        with input_errors(path, KeyFileError):
             if not path.is_file():
                 raise KeyFileError(f"there is no file {path}: make keys with `glovewire keys`")
             with path.open("rb") as file:
                 return file.read(MAX_FILE_BYTES).decode(), os.fstat(file.fileno())
     except UnicodeDecodeError as error:
         raise KeyFileError(f"{path} is not a file of keys") from error
-
-
-@contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Convert an OSError in the block to a KeyFileError that says why `path` cannot be read."""
-    try:
-        yield
-    except OSError as error:
-        raise KeyFileError(f"{path} cannot be read: {error.strerror}") from error
