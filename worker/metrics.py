@@ -16,14 +16,14 @@ COUNTED = {
     "entries": ("worker_entries", "Entries trained by a worker."),
     "seconds": ("worker_training_seconds", "Time that a worker has spent computing."),
     "bytes": ("worker_sent_bytes", "Bytes that a worker has sent."),
-    "pulls": ("worker_pulls", "Pulls that a worker has asked for."),
-    "pushes": ("worker_pushes", "Pushes that a worker has made."),
-    "reports": ("worker_reports", "Reports that a worker has made."),
+    "Pull": ("worker_pulls", "Pulls that a worker has asked for."),
+    "Push": ("worker_pushes", "Pushes that a worker has made."),
+    "Report": ("worker_reports", "Reports that a worker has made."),
 }
 
 
 class WorkerMetrics:
-    """Counts the requests of the worker called `name`."""
+    """Counts the requests of the worker called `name`, by the names of their classes."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -32,15 +32,10 @@ class WorkerMetrics:
     def sent(self, message: m.Message, size: int) -> None:
         """Count a request of `size` bytes."""
         self._counts["bytes"] += size
-        match message:
-            case m.Pull():
-                self._counts["pulls"] += 1
-            case m.Push():
-                self._counts["pushes"] += 1
-            case m.Report():
-                self._counts["reports"] += 1
-                self._counts["entries"] += message.entries
-                self._counts["seconds"] += message.seconds  # type: ignore[assignment] # a Counter adds floats as well
+        self._counts[type(message).__name__] += 1
+        if isinstance(message, m.Report):
+            self._counts["entries"] += message.entries
+            self._counts["seconds"] += message.seconds  # type: ignore[assignment] # a Counter adds floats as well
 
     def collect(self) -> Iterator[Metric]:
         """Yield every count as a Prometheus metric."""
