@@ -1,7 +1,7 @@
 """Hold a value that arrives later, in one message or in several."""
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from ..errors import GlovewireError, ProtocolError, from_wire
 from ..protocol import messages as m
@@ -24,11 +24,11 @@ class Pending(Generic[T]):
         """Return whether the value is complete or has failed."""
         return self.missing == 0 or self.error is not None
 
-    def get(self) -> T | None:
+    def get(self) -> T:
         """Return the value once `done`; raise its error if it has failed."""
         if self.error is not None:
             raise self.error
-        return self.value
+        return cast(T, self.value)
 
     def settle(self, take: OnReply, reply: m.Message) -> None:
         """Pass one of the missing messages to `take`; if it is a refusal, keep its error instead."""

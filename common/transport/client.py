@@ -153,9 +153,7 @@ class RequestClient:
             if self._links.now() > deadline and not pending.done:
                 text = f"no answer from {self.where(shard)} in time: see that it runs and can be reached"
                 raise errors.DeadlineExceeded(late or text)
-        value = pending.get()
-        assert value is not None
-        return value
+        return pending.get()
 
     def wait_for_credit(self, nbytes: int) -> None:
         """Wait until a push of `nbytes` fits in the credit of every shard, or no push is in flight."""

@@ -226,7 +226,7 @@ class Client:
     @property
     def updates(self) -> int:
         """Return the number of updates in the last pulled parameters, -1 before the first pull."""
-        return -1 if self._pulled_in is None else max(self._pulled_in.versions)
+        return -1 if self._pulled_in is None else max(self._pulled_in.clocks.values())
 
     def _has_left(self) -> bool:
         """Leave a run that is over; return False if it continues: a server was restarted before tensors were saved."""

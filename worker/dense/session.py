@@ -5,7 +5,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,24 +22,12 @@ from glovewire.common.protocol import messages as m
 from glovewire.common.transport.client import LEAVING_S, POLL_MS, RequestClient
 from glovewire.common.transport.curve_keys import ClientKeys
 
+from ..stores.interface import Pulled
 from ..training.loss_sums import LossSums
 
 PIECE_BYTES = 32 << 20
 IN_FLIGHT = 4
 """Number of unanswered pushes allowed per shard."""
-
-
-@dataclass
-class _Pulled:
-    """Rows that were pulled, with the version of each shard's part."""
-
-    rows: Array
-    versions: list[int]
-
-    def take(self, shard: int, at: slice, reply: m.Message) -> None:
-        """Store the rows of one reply of `shard` at rows `at`."""
-        if isinstance(reply, m.Rows):
-            self.rows[at], self.versions[shard] = reply.values, reply.version
 
 
 class TensorSession:
@@ -52,13 +40,13 @@ class TensorSession:
         self, addresses: Sequence[str], name: str, role: str, timeout_s: float, keys: ClientKeys | None = None
     ) -> None:
         self.over = self.joined = self.left = False
-        self.versions = [m.NO_VERSION] * len(addresses)
+        self.clocks = dict.fromkeys(range(len(addresses)), m.NO_VERSION)
         self._addresses, self._timeout_s = addresses, timeout_s
         self._sequences = [0] * len(addresses)
         self._unanswered: list[Pending[Any]] = []
         self._reports = 0
         self._trains = role == "worker"
-        self._next_rows: Pending[_Pulled] | None = None
+        self._next_rows: Pending[Pulled] | None = None
         self._failure: errors.GlovewireError | None = None
         self._client = RequestClient(addresses, name, "", timeout_s, keys)
         self._sums = LossSums(self._client.now())
@@ -107,10 +95,9 @@ class TensorSession:
         if pending.error is not None:
             self._fail(pending.error)
         pulled = pending.get()
-        assert pulled is not None
         if trained:
-            self.versions = pulled.versions
-        return pulled.rows
+            self.clocks = pulled.clocks
+        return pulled.values
 
     def push(self, gradient: Array, rate: float) -> None:
         """Push a gradient of all trained rows, without copying it; wait while too many pushes are unanswered.
@@ -191,11 +178,11 @@ class TensorSession:
         self.flush()
 
     def _push(
-        self, operation: str, part: ShardRange, values: Array, rate: float = 0.0, rows: Pending[_Pulled] | None = None
+        self, operation: str, part: ShardRange, values: Array, rate: float = 0.0, rows: Pending[Pulled] | None = None
     ) -> None:
         """Push rows of one shard; with `rows`, the same message also pulls them."""
         self._sequences[part.shard] += 1
-        version = m.NO_VERSION if rows is None else self.versions[part.shard]
+        version = m.NO_VERSION if rows is None else self.clocks[part.shard]
         push = m.Push(
             TABLE, self._sequences[part.shard], operation, part.first, part.last, version, -1, rate, values,
             then_pull=rows is not None, worker=self._client.worker,
@@ -221,11 +208,11 @@ class TensorSession:
         most = PIECE_BYTES // (ROW * self._spec.dtype.itemsize)
         return (part for part, _ in self._sharding.split_small(first, last, most))
 
-    def _empty_rows(self, *, trained: bool) -> Pending[_Pulled]:
+    def _empty_rows(self, *, trained: bool) -> Pending[Pulled]:
         first, last = self._spec.part(trained)
-        return Pending(_Pulled(np.empty((last - first, ROW), self._spec.dtype), list(self.versions)), 0)
+        return Pending(Pulled(np.empty((last - first, ROW), self._spec.dtype), dict(self.clocks)), 0)
 
-    def _request_rows(self, *, trained: bool, after: int) -> Pending[_Pulled]:
+    def _request_rows(self, *, trained: bool, after: int) -> Pending[Pulled]:
         first, _ = self._spec.part(trained)
         rows = self._empty_rows(trained=trained)
         assert rows.value is not None

@@ -26,10 +26,21 @@ class Pulled:
     `gradients` is the number of gradients, by all workers, applied to the table before the pull.
     """
 
-    values: Rows
+    values: Array
     clocks: dict[int, int] = field(default_factory=dict)
     versions: Indices | None = None
     gradients: int = 0
+
+    def take(self, shard: int, span: slice, message: m.Message) -> None:
+        """Store the rows of one shard's reply at `span`."""
+        if isinstance(message, m.Rows):
+            self.values[span] = message.values
+            self.clocks[shard] = message.version
+            self.gradients = message.gradients if shard == 0 else self.gradients
+            if message.versions is None:
+                self.versions = None
+            elif self.versions is not None:
+                self.versions[span] = message.versions
 
 
 class Change(NamedTuple):

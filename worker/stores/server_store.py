@@ -106,7 +106,7 @@ class ServerStore:
         for shard, span in self._sharding.split_rows(rows):
             request = m.Pull(TABLE, 0, 0, m.NO_VERSION, rows[span])
             reply.missing += 1
-            self.client.request(shard, request, reply, partial(_put, pulled, shard, span))
+            self.client.request(shard, request, reply, partial(pulled.take, shard, span))
         return reply
 
     def push_range(self, operation: str, lease: m.Granted, change: Change) -> Pending[int]:
@@ -154,7 +154,7 @@ class ServerStore:
             )  # fmt: skip
             reply.missing += 1
             rows_reply.missing += push.then_pull
-            take = partial(_put, next_rows, shard, next_span)
+            take = partial(next_rows.take, shard, next_span)
             self.client.push_and_pull(shard, push, reply, partial(_take_late, reply, shard), rows_reply, take)
         return reply, rows_reply
 
@@ -218,15 +218,3 @@ def _take_late(reply: Pending[bool], shard: int, message: m.Message) -> None:
 def _put_range(out: Array, message: m.Message) -> None:
     if isinstance(message, m.Rows):
         out[:] = message.values
-
-
-def _put(pulled: Pulled, shard: int, span: slice, message: m.Message) -> None:
-    """Store the rows of one shard's reply at `span` of `pulled`."""
-    if isinstance(message, m.Rows):
-        pulled.values[span] = message.values
-        pulled.clocks[shard] = message.version
-        pulled.gradients = message.gradients if shard == 0 else pulled.gradients
-        if message.versions is None:
-            pulled.versions = None
-        elif pulled.versions is not None:
-            pulled.versions[span] = message.versions

@@ -82,7 +82,6 @@ class LocalRows:
     def of(cls, pulled: Pending[Array], *, adds: bool) -> Self:
         """Return the pulled rows as float32; with `adds`, or if they are bfloat16, keep their values for `before`."""
         rows = pulled.get()
-        assert rows is not None
         if rows.dtype == BFLOAT16:
             values = empty_aligned(*rows.shape)
             widen(rows, values)
@@ -116,7 +115,7 @@ class StripResult:
     def settle(self) -> bool:
         """Combine the receipts that have arrived; return whether all have. Raises the error of a push that failed."""
         for push in self.pushes:
-            self.receipt ^= (push.get() or 0) if push.done else 0
+            self.receipt ^= push.get() if push.done else 0
         self.pushes = [push for push in self.pushes if not push.done]
         return not self.pushes
 
@@ -171,7 +170,7 @@ class BlockTrainer:
             answer, self._lease = self._lease.get(), None
             if isinstance(answer, m.Granted):
                 self._strips.granted(answer)
-            elif answer is not None:
+            elif isinstance(answer, m.Done):
                 self._end = parse_ending(answer.ending, answer.text)
                 self._strips.ended()
         self._source.poll()

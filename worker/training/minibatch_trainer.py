@@ -165,7 +165,7 @@ class MinibatchTrainer(Generic[B]):
         while True:
             if self._reported is not None and self._reported.done:
                 recorded, self._reported = self._reported.get(), None
-                if recorded is not None and recorded.stop:
+                if recorded.stop:
                     return RunEnd(Ending.COMPLETE)
             if self._reported is None and (self._sums.is_due(self._store.now()) or self._must_report):
                 self._report()
@@ -181,7 +181,6 @@ class MinibatchTrainer(Generic[B]):
     def _step(self) -> None:
         """Push the gradients of the batch whose rows have arrived, and pull the rows of the next."""
         batch, pulled = self._batch, self._rows.get()
-        assert pulled is not None
         found = self._gradients(batch, pulled.values)
         check_finite(found.loss, "a minibatch")
         rate = self._options.rate(pulled.gradients * self._options.batch_size / self._total)
