@@ -244,9 +244,10 @@ class BlockTrainer:
             self._own[strip], self._results[strip] = rows, StripResult()
         else:
             self._others[visit] = rows
-        result = self._results[strip]
-        loss, bias_only, covered = self._compute(visit, self._own[strip].values, rows.values)
-        result.sums = result.sums[0] + loss, result.sums[1] + bias_only, result.sums[2] + covered
+        sums: Sums = (0.0, 0.0, 0)
+        for epoch in self._rounds.epochs_of(strip.round):
+            sums = _added(sums, self._compute(epoch, visit, self._own[strip].values, rows.values))
+        self._results[strip].sums = _added(self._results[strip].sums, sums)
         now = self._store.now()
         self._strips.trained(now - began, now)
 
@@ -275,14 +276,8 @@ class BlockTrainer:
 
         self._reports.append(self._store.report(report))
 
-    def _compute(self, visit: Visit, own: Rows, others: Rows) -> Sums:
+    def _compute(self, epoch: int, visit: Visit, own: Rows, others: Rows) -> Sums:
         """Train the blocks of a visit: `own` are the rows of the strip's partition, `others` those of the other one."""
-        epochs = self._rounds.epochs_of(visit.strip.round)
-        sums = [self._compute_epoch(epoch, visit, own, others) for epoch in epochs]
-        loss, bias_only, covered = zip(*sums, strict=True)
-        return sum(loss), sum(bias_only), sum(covered)
-
-    def _compute_epoch(self, epoch: int, visit: Visit, own: Rows, others: Rows) -> Sums:
         layout, options, dataset = self._dataset.layout, self._options, self._dataset
         strip, other = visit.strip.own, visit.partition
         numbers = self._numbers(strip, other)
@@ -291,7 +286,7 @@ class BlockTrainer:
             other: dataset.frequencies[slice(*layout.span(other)) if numbers is None else numbers],
             strip: dataset.frequencies[slice(*layout.span(strip))],
         }
-        loss, bias_only, covered = 0.0, 0.0, 0
+        sums: Sums = (0.0, 0.0, 0)
         for a, b in layout.between(strip, other):
             entries, starts = dataset.block(a, b)
             draw = stream(options.seed, Purpose.TILES, (epoch << 32) + layout.block_index[a, b])
@@ -302,13 +297,16 @@ class BlockTrainer:
                 piece = Tiles(entries, (shares[a], shares[b]), starts, tiles, tiles, seed, layout.symmetric, a == b)
                 if numbers is not None:
                     piece = renumbered(piece, 0 if a == other else 1, numbers - layout.bounds[other])
-                sums = self._objective.train(left, right, piece, self._layout, options, rate)
-                loss, bias_only, covered = loss + sums[0], bias_only + sums[1], covered + sums[2]
+                sums = _added(sums, self._objective.train(left, right, piece, self._layout, options, rate))
                 self._strips.progressed(int((starts[tiles + 1] - starts[tiles]).sum()))
                 self._store.poll()
                 self._go_on()
-            check_finite(loss, f"block ({a}, {b}) of epoch {epoch + 1}")
-        return loss, bias_only, covered
+            check_finite(sums[0], f"block ({a}, {b}) of epoch {epoch + 1}")
+        return sums
+
+
+def _added(some: Sums, more: Sums) -> Sums:
+    return some[0] + more[0], some[1] + more[1], some[2] + more[2]
 
 
 def shuffled_tiles(draw: np.random.Generator, stripes: int, tiles: int) -> Indices:
