@@ -8,6 +8,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_type_hints
 
 import numpy as np
@@ -99,24 +100,9 @@ class MessageSchema:
     others: tuple[tuple[str, Callable[[str, Any], Any]], ...]
 
 
-_schemas: dict[type[Message], MessageSchema] = {}
-
-
+@cache
 def schema_of(kind: type[Message]) -> MessageSchema:
     """Return the schema of a message class; it is derived at the first call and cached."""
-    if (schema := _schemas.get(kind)) is None:
-        schema = _schemas[kind] = _derive(kind)
-    return schema
-
-
-def _derive(kind: type[Message]) -> MessageSchema:
-    by_type: dict[Any, Callable[[str, Any], Any]] = {
-        int: _as_int,
-        float: _as_float,
-        str: _as_text,
-        bool: _as_bool,
-        dict[str, Scalar]: _as_map,
-    }
     hints = get_type_hints(kind)
     arrays = tuple(
         ArraySchema(
@@ -129,7 +115,7 @@ def _derive(kind: type[Message]) -> MessageSchema:
         for spec in arrays_of(kind)
     )
     names = {spec.name for spec in arrays}
-    checks = {f.name: by_type[hints[f.name]] for f in dataclasses.fields(kind) if f.name not in names}
+    checks = {f.name: _CHECKS[hints[f.name]] for f in dataclasses.fields(kind) if f.name not in names}
     integers = tuple(name for name, check in checks.items() if check is _as_int)
     others = tuple((name, check) for name, check in checks.items() if check is not _as_int)
     return MessageSchema(kind.__name__, arrays, frozenset(checks), integers, others)
@@ -176,18 +162,20 @@ def _as_bool(name: str, value: Any) -> bool:
     return value
 
 
-_SCALARS: dict[type, Callable[[str, Any], Scalar]] = {bool: _as_bool, int: _as_int, float: _as_float, str: _as_text}
-
-
 def _as_map(name: str, value: Any) -> dict[str, Scalar]:
     if type(value) is not dict:
         raise ProtocolError(f"field {name} must be a map")
     found: dict[str, Scalar] = {}
     for key, item in value.items():
-        if type(key) is not str or type(item) not in _SCALARS:
+        if type(key) is not str or type(item) not in _CHECKS:
             raise ProtocolError(f"field {name} must map names to plain values")
-        found[key] = _SCALARS[type(item)](f"{name}.{key[:40]}", item)
+        found[key] = _CHECKS[type(item)](f"{name}.{key[:40]}", item)
     return found
+
+
+_CHECKS: dict[Any, Callable[[str, Any], Any]] = {
+    bool: _as_bool, int: _as_int, float: _as_float, str: _as_text, dict[str, Scalar]: _as_map,
+}  # fmt: skip
 
 
 def array_of(spec: ArraySchema, described: Any, frame: bytes | memoryview) -> Array:

@@ -76,12 +76,9 @@ def cached(
         with locked(folder) as lock:
             with output_errors(cache, "cache"):
                 while (opened := _open(folder, lock, opens, verify=verify)) is None:
-                    try:
-                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    except BlockingIOError:  # another process downloads it, and then shares the lock while it uses it
+                    if not take_alone(lock):  # another process downloads it, and then shares the lock while it uses it
                         time.sleep(AGAIN_S)
-                        continue
-                    if not folder.exists():  # otherwise another process has downloaded it meanwhile
+                    elif not folder.exists():  # otherwise another process has downloaded it meanwhile
                         _make_room(cache, cache_bytes - needed, needed)
                         facts = {"kind": manifest.kind, "artifact": folder.name[:12], "bytes": needed}
                         _bring(source, files, text, folder, opens, facts)
@@ -121,6 +118,15 @@ def locked(folder: Path) -> Iterator[int]:
         yield lock
     finally:
         os.close(lock)
+
+
+def take_alone(lock: int) -> bool:
+    """Lock an open lock file exclusively and return True; False if another process has it."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 # ---- making room
@@ -180,9 +186,7 @@ def _size(folder: Path) -> int:
 def _remove_unused(folder: Path) -> bool:
     """Remove an artifact, or a part of one, from the cache unless a process uses it; return whether it was removed."""
     with locked(folder) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not take_alone(lock):
             return False
         shutil.rmtree(folder, ignore_errors=True)
         logger.info(log.line("removed", folder=folder))

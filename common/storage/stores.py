@@ -8,7 +8,6 @@ Credentials come from the environment, as the store's library reads them; a URL 
 import asyncio
 import contextlib
 import errno
-import fcntl
 import glob
 import hashlib
 import logging
@@ -26,7 +25,7 @@ from .. import errors, log
 from ..addresses import check_url, url_of
 from ..option import default_cache
 from .artifacts import MANIFEST, MAX_MANIFEST_BYTES, Manifest, files_in, make_folder, output_errors
-from .cache import cached, locked
+from .cache import cached, locked, take_alone
 
 _SECRET = re.compile(r"KEY|SECRET|TOKEN|PASSW|CREDENTIAL|CONNECTION|SAS", re.IGNORECASE)
 """Names of environment variables whose values must not be shown."""
@@ -307,10 +306,8 @@ def uploaded(place: Path, what: str, *, resume: bool = False, keep: bool = False
     with output_errors(path.parent, what):
         make_folder(path.parent)
     with locked(path.parent) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise errors.OutputError(f"{what} {store.url} is being made by another process") from error
+        if not take_alone(lock):
+            raise errors.OutputError(f"{what} {store.url} is being made by another process")
         if not (resume or keep):
             shutil.rmtree(path, ignore_errors=True)
         yield path
