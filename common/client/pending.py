@@ -43,12 +43,11 @@ class Pending(Generic[T]):
         self.value = reply
 
 
-def still_pending(those: list[Pending[T]]) -> list[Pending[T]]:
-    """Return those that are not done; raise the error of the first that failed."""
-    for each in those:
-        if each.done:
-            each.get()
-    return [each for each in those if not each.done]
+def take_done(those: list[Pending[T]]) -> list[Pending[T]]:
+    """Return those that are done, in order, and remove them from the list."""
+    done = [each for each in those if each.done]
+    those[:] = [each for each in those if not each.done]
+    return done
 
 
 def check_reply(reply: m.Message) -> m.Message:

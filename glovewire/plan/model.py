@@ -233,7 +233,7 @@ class _Sweeps:
                 case Lease():
                     self._request(worker, 0, 0.0, partial(self._asked, worker))
                 case Load(strip):
-                    worker.strips.loading(strip, 0, self.now)
+                    worker.strips.arrived(strip, 0, self.now)
                 case Pull(visit):
                     self._pull(worker, visit)
                 case Train(visit):
@@ -254,7 +254,7 @@ class _Sweeps:
             self._request(worker, shard, 0.0, partial(self._asked_rows, worker, visit, shard, share * visit.nbytes))
 
     def _came(self, worker: _Worker, visit: Visit) -> None:
-        worker.strips.came(visit, visit.missing - 1, self.now)
+        worker.strips.arrived(visit, visit.missing - 1, self.now)
         self._go_on(worker)
 
     def _train(self, worker: _Worker, visit: Visit) -> None:

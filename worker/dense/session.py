@@ -13,7 +13,7 @@ import numpy as np
 
 from glovewire.common import errors
 from glovewire.common.array_types import Array
-from glovewire.common.client.pending import Pending, expect
+from glovewire.common.client.pending import Pending, expect, take_done
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.sharding import Sharding, ShardRange
@@ -244,10 +244,9 @@ class TensorSession:
 
     def _settle(self) -> None:
         """Forget answered requests, and keep the error of a refused one."""
-        for each in self._unanswered:
+        for each in take_done(self._unanswered):
             if each.error is not None:
                 self._fail(each.error)
-        self._unanswered = [each for each in self._unanswered if not each.done]
 
     def _raise_failure(self) -> None:
         self._settle()

@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from glovewire.common.array_types import Array, Indices, Rows
-from glovewire.common.client.pending import Pending, still_pending
+from glovewire.common.client.pending import Pending, take_done
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.errors import RunOver, TrainingDiverged, parse_ending
 from glovewire.common.model.bfloat16 import BFLOAT16
@@ -114,9 +114,8 @@ class StripResult:
 
     def settle(self) -> bool:
         """Combine the receipts that have arrived; return whether all have. Raises the error of a push that failed."""
-        for push in self.pushes:
-            self.receipt ^= push.get() if push.done else 0
-        self.pushes = [push for push in self.pushes if not push.done]
+        for push in take_done(self.pushes):
+            self.receipt ^= push.get()
         return not self.pushes
 
 
@@ -177,19 +176,20 @@ class BlockTrainer:
         for strip, reply in [*self._loading.items()]:
             reply.get()
             if reply.missing != strip.missing:
-                self._strips.loading(strip, reply.missing, now)
+                self._strips.arrived(strip, reply.missing, now)
             if reply.done:
                 del self._loading[strip]
         for visit, pulled in self._pulled.items():
             missing = 0 if pulled.done else pulled.missing
             if missing != visit.missing:
-                self._strips.came(visit, missing, now)
+                self._strips.arrived(visit, missing, now)
         for strip in [strip for strip in self._unanswered if self._results[strip].settle()]:
             self._unanswered.remove(strip)
             self._strips.answered(strip, self._results[strip].took_s)
         for result in map(self._results.__getitem__, self._unanswered):
             result.took_s = now - result.pushed_at
-        self._reports = still_pending(self._reports)
+        for report in take_done(self._reports):
+            report.get()
         return self._strips.next(now)
 
     def _carry_out(self, instruction: Instruction) -> None:

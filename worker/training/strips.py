@@ -160,13 +160,9 @@ class Strips:
         """Request no more strips, because none are left."""
         self._asking, self._over = False, True
 
-    def loading(self, strip: Strip, missing: int, now: float) -> None:
-        """Record that entries of a strip have arrived, and how many pieces are still `missing`."""
-        strip.missing, self._moved_at = missing, now
-
-    def came(self, visit: Visit, missing: int, now: float) -> None:
-        """Record that rows of a visit have arrived, and how many messages are still `missing`."""
-        visit.missing, self._moved_at = missing, now
+    def arrived(self, what: Strip | Visit, missing: int, now: float) -> None:
+        """Record that entries of a strip or rows of a visit have arrived, and how many pieces are still `missing`."""
+        what.missing, self._moved_at = missing, now
 
     def progressed(self, entries: float) -> None:
         """Record that `entries` more entries of the visit in training are done."""
