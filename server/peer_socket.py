@@ -38,7 +38,7 @@ class PeerSocket:
 
     def __init__(self, address: str, keys: ServerKeys | None, shards: int, answer: Answer) -> None:
         self._answer = answer
-        self._context = sockets.Context(None if keys is None else keys.for_shards())
+        self._context = sockets.Context(keys, only_shards=True)
         try:
             # `address` is where the others reach this shard: a machine may not know its own name
             listening = address if is_loopback(address) else f"tcp://0.0.0.0:{port_of(address)}"

@@ -19,7 +19,7 @@ import stat
 import struct
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -93,22 +93,6 @@ class AllowList:
         return revoked
 
 
-class OwnKey(AllowList):
-    """An allow-list with only the server's own key, which all shards of a run share."""
-
-    def __init__(self, pair: KeyPair) -> None:
-        self._clients = {pair.public.decode(): Client("server", Role.ADMIN)}
-        self.problem = ""
-
-    def admit(self, public: str) -> Client | None:
-        """See AllowList."""
-        return self.client_of(public)
-
-    def refresh(self) -> dict[str, Client]:
-        """See AllowList."""
-        return {}
-
-
 @dataclass(frozen=True)
 class ServerKeys:
     """A server's key pair and its allow-list."""
@@ -116,9 +100,9 @@ class ServerKeys:
     pair: KeyPair
     allowed: AllowList
 
-    def for_shards(self) -> "ServerKeys":
-        """Return the keys of a socket to which only other shards may connect."""
-        return replace(self, allowed=OwnKey(self.pair))
+    def is_own(self, public: str) -> bool:
+        """Return whether a public key, in Z85, is the server's own, which all shards of a run share."""
+        return public == self.pair.public.decode()
 
 
 @dataclass(frozen=True)

@@ -48,17 +48,19 @@ class Context:
     """Owns a ZeroMQ context and every socket made from it; `close()` may be called twice.
 
     With `keys`, every connection is encrypted and both ends are authenticated (CURVE). A server with keys must poll
-    `zap.socket` and call `zap.answer()`; otherwise no client can connect.
+    `zap.socket` and call `zap.answer()`; otherwise no client can connect. With `only_shards`, other shards alone can.
     """
 
-    def __init__(self, keys: ServerKeys | ClientKeys | None = None) -> None:
+    def __init__(self, keys: ServerKeys | ClientKeys | None = None, *, only_shards: bool = False) -> None:
         self._zmq: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._sockets: list[zmq.Socket[bytes]] = []
         self._handshakes: dict[zmq.Socket[bytes], HandshakeMonitor] = {}
         self._monitors: list[ConnectionMonitor] = []
         self._keys = keys
         self._encryption_bytes = ENCRYPTION_BYTES if keys is not None else 0
-        self.zap = ZapHandler(self._own(zmq.REP), keys.allowed) if isinstance(keys, ServerKeys) else None
+        self.zap: ZapHandler | None = None
+        if isinstance(keys, ServerKeys):
+            self.zap = ZapHandler(self._own(zmq.REP), keys.is_own if only_shards else keys.allowed.admit)
 
     def router(self, address: str, largest_frame: int = MAX_FRAME_BYTES) -> tuple[zmq.Socket[bytes], str]:
         """Return a bound ROUTER and its address (with the port chosen for 0); BindError if it cannot be bound.

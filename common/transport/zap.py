@@ -6,6 +6,7 @@ the client, it reports no refusal and may never reconnect; the client's `Handsha
 
 import ctypes
 import secrets
+from collections.abc import Callable
 from typing import NamedTuple
 
 import zmq
@@ -13,7 +14,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from ..errors import NotAdmitted
-from .curve_keys import PUBLIC, AllowList, ClientKeys
+from .curve_keys import PUBLIC, ClientKeys
 
 _ZAP = "inproc://zeromq.zap.01"
 _VERSION, _CURVE = b"1.0", b"CURVE"
@@ -44,13 +45,13 @@ class TurnedAway(NamedTuple):
 
 
 class ZapHandler:
-    """Admits clients whose public key is on the allow-list. It has no thread: poll `socket` and call `answer`.
+    """Admits clients whose public key `admits` accepts. It has no thread: poll `socket` and call `answer`.
 
     The public key of an admitted client, in Z85, is the `User-Id` of each of its messages.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes], allowed: AllowList) -> None:
-        self.socket, self._allowed = socket, allowed
+    def __init__(self, socket: zmq.Socket[bytes], admits: Callable[[str], object]) -> None:
+        self.socket, self._admits = socket, admits
         socket.bind(_ZAP)
 
     def answer(self) -> list[TurnedAway]:
@@ -60,7 +61,7 @@ class ZapHandler:
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
             number, address, key = frames[1], frames[3].decode("ascii", "replace"), _key_in(frames)
             verdict = [b"200", b"", key.encode()]
-            if self._allowed.admit(key) is None:
+            if not self._admits(key):
                 refused.append(TurnedAway(address, key))
                 verdict = [b"400", b"unknown key", b""]
             self.socket.send_multipart([_VERSION, number, *verdict, b""], zmq.NOBLOCK)
