@@ -8,7 +8,6 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_type_hints
 
 import numpy as np
@@ -100,9 +99,17 @@ class MessageSchema:
     others: tuple[tuple[str, Callable[[str, Any], Any]], ...]
 
 
-@cache
+_schemas: dict[type[Message], MessageSchema] = {}
+
+
 def schema_of(kind: type[Message]) -> MessageSchema:
     """Return the schema of a message class; it is derived at the first call and cached."""
+    if (schema := _schemas.get(kind)) is None:
+        schema = _schemas[kind] = _derive(kind)
+    return schema
+
+
+def _derive(kind: type[Message]) -> MessageSchema:
     hints = get_type_hints(kind)
     arrays = tuple(
         ArraySchema(
