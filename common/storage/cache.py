@@ -145,9 +145,8 @@ def remove_oldest(cache: Path, allowed: int) -> int:
 
     Return the size of the remaining ones in bytes.
     """
-    there = [path for path in cache.iterdir() if OURS.fullmatch(path.name) and path.is_dir()]
-    sizes = {path: _size(path) for path in there}
-    for path in sorted(there, key=_used_at):
+    sizes = {path: _size(path) for path in cache.iterdir() if OURS.fullmatch(path.name) and path.is_dir()}
+    for path in sorted(sizes, key=_used_at):
         if sum(sizes.values()) > max(allowed, 0) and _remove_unused(path):
             del sizes[path]
     return sum(sizes.values())
