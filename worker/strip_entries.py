@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,14 +44,6 @@ class StripEntries:
 
 
 ALL_ENTRIES = StripEntries()
-
-
-class Span(NamedTuple):
-    """Bytes of a strip: they begin at `offset` in its local file and at `place` in the file of all entries."""
-
-    offset: int
-    place: int
-    nbytes: int
 
 
 class RemoteEntries(StripEntries):
@@ -120,20 +111,22 @@ class RemoteEntries(StripEntries):
             reply.missing = 1
             self._reading[strip] = self._reader.submit(self._read, self._store, strip)
             return
-        for span in self._spans(strip, m.MAX_DATA_BYTES):
-            take = partial(self._arrived, strip, span.offset)
-            self._requests.request(Piece(span.place, span.nbytes, reply, take))
+        for offset, place, nbytes in self._spans(strip, m.MAX_DATA_BYTES):
+            self._requests.request(Piece(place, nbytes, reply, partial(self._arrived, strip, offset)))
         if not reply.missing:  # all pieces were written before this worker had to rejoin
             self._files.keep(strip)
 
-    def _spans(self, strip: int, most: int) -> Iterator[Span]:
-        """Yield the parts of a strip, of at most `most` bytes, that are not written yet."""
+    def _spans(self, strip: int, most: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the parts of a strip, of at most `most` bytes, that are not written yet.
+
+        Each is (offset in the strip's local file, offset in the file of all entries, number of bytes).
+        """
         for block, start, end in self._files.places(strip):
-            place = self._header + self._files.dataset.block_range(*block)[0] * ENTRY.itemsize
+            first = self._header + self._files.dataset.block_range(*block)[0] * ENTRY.itemsize
             for offset in range(start, end, most):
                 nbytes = min(most, end - offset)
                 if not self._files.is_written(strip, offset, nbytes):
-                    yield Span(offset, place + offset - start, nbytes)
+                    yield offset, first + offset - start, nbytes
 
     def _arrived(self, strip: int, offset: int, body: bytes) -> None:
         self._files.write(strip, offset, body)
@@ -142,8 +135,8 @@ class RemoteEntries(StripEntries):
 
     def _read(self, store: Store, strip: int) -> None:
         """Read a strip from the store and write it to its file; runs in the thread."""
-        for span in self._spans(strip, STORE_PIECE_BYTES):
-            body = store.read(ENTRIES, span.place, span.place + span.nbytes)
-            if body is None or len(body) != span.nbytes:
+        for offset, place, nbytes in self._spans(strip, STORE_PIECE_BYTES):
+            body = store.read(ENTRIES, place, place + nbytes)
+            if body is None or len(body) != nbytes:
                 raise errors.ArtifactError(f"{store.url}/{ENTRIES} is missing or too short")
-            self._files.write(strip, span.offset, body)
+            self._files.write(strip, offset, body)
