@@ -2,12 +2,11 @@
 
 The score is that of Mikolov et al. (2013, Distributed Representations of Words and Phrases), as gensim's Phrases
 computes it: (count of the pair - MIN_COUNT) / count of the first word / count of the second * number of distinct words
-and pairs. Pairs are divided by hash into groups; each group is counted exactly in one pass over all streams.
+and pairs. Pairs are divided into groups, and each group is counted exactly in one pass over all streams.
 """
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,10 +22,9 @@ from .tokens.string_table import StringTable, packed
 
 MIN_COUNT, THRESHOLD = 5, 10.0
 PAIR_BYTES = 32
-"""Memory for each distinct pair of a group: a key and a count, in a table that is at most half full."""
+"""Approximate memory for each occurrence of a pair of a group, while the pairs are sorted."""
 _IDS = "ids"
-_FIRST_SLOTS = 1 << 12
-_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_SPREAD = 31  # any odd number: it spreads the pairs of a frequent word over all groups
 
 
 def learn(segments: Sequence[Segment], groups: int, kind: str, count: Callable[[], object]) -> Indices:
@@ -74,18 +72,14 @@ class PairJob(Job):
 
     def do(self, group: int) -> int:
         """Count the pairs of a group, and return 1."""
-        slots, used = np.zeros((_FIRST_SLOTS, 2), np.int64), 0
+        found = []
         for segment in self._segments:
             ids = segment.load(_IDS)
-            for _, stream in segment.streams():
-                at = 0
-                while at < len(stream):
-                    at, used = _count_pairs(stream, ids, at, group, self._groups, slots, used)
-                    if at < len(stream):
-                        slots = _grown(slots)
+            found += [_pairs(stream, ids, group, self._groups) for _, stream in segment.streams()]
+        keys, times = np.unique(np.concatenate(found), return_counts=True)
         name = f"{self._kind}-{group:06d}"
-        save(_pairs_path(self._scratch, name), slots[slots[:, 1] > MIN_COUNT].T)
-        self._scratch.commit(name, {"distinct": used})
+        save(_pairs_path(self._scratch, name), np.stack([keys, times])[:, times > MIN_COUNT])
+        self._scratch.commit(name, {"distinct": len(keys)})
         return 1
 
 
@@ -127,52 +121,16 @@ def _pairs_path(scratch: ScratchFolder, name: str) -> Path:
 
 
 @compiled
-def _hash(key: Any) -> np.uint64:
-    mixed = np.uint64(key) * _MULTIPLIER
-    return mixed ^ (mixed >> np.uint64(32))
-
-
-@compiled
-def _slot(slots: Indices, key: Any, mixed: Any) -> np.int64:
-    """Return the slot of a key, or the empty slot (count 0) where the key belongs."""
-    mask = len(slots) - 1
-    at = np.int64(mixed >> np.uint64(16)) & mask
-    while slots[at, 0] != key and slots[at, 1] > 0:
-        at = (at + 1) & mask
-    return np.int64(at)
-
-
-@compiled
-def _grown(slots: Indices) -> Indices:
-    """Return a table of the same keys and counts with twice as many slots."""
-    out = np.zeros((2 * len(slots), 2), np.int64)
-    for n in range(len(slots)):
-        if slots[n, 1] > 0:
-            at = _slot(out, slots[n, 0], _hash(slots[n, 0]))
-            out[at, 0], out[at, 1] = slots[n, 0], slots[n, 1]
-    return out
-
-
-@compiled
-def _count_pairs(
-    stream: Ids, ids: Ids, start: int, group: int, groups: int, slots: Indices, used: int
-) -> tuple[int, int]:
-    """Count one group's pairs from index `start` until the table is full; return (next index, pairs in the table)."""
-    for n in range(start, len(stream) - 1):
-        if stream[n] == 0 or stream[n + 1] == 0:
-            continue
-        key = np.int64(ids[stream[n]]) << 32 | np.int64(ids[stream[n + 1]])
-        mixed = _hash(key)
-        if (mixed & np.uint64(0xFFFF)) % np.uint64(groups) != np.uint64(group):
-            continue
-        if 2 * used >= len(slots):
-            return n, used
-        at = _slot(slots, key, mixed)
-        if slots[at, 1] == 0:
-            slots[at, 0] = key
-            used += 1
-        slots[at, 1] += 1
-    return len(stream), used
+def _pairs(stream: Ids, ids: Ids, group: int, groups: int) -> Indices:
+    """Return the keys, (id << 32) | id, of one group's pairs of neighbouring words."""
+    out, count = np.empty(len(stream), np.int64), 0
+    for n in range(len(stream) - 1):
+        if stream[n] != 0 and stream[n + 1] != 0:
+            first, second = np.int64(ids[stream[n]]), np.int64(ids[stream[n + 1]])
+            if (first * _SPREAD + second) % groups == group:
+                out[count] = first << 32 | second
+                count += 1
+    return out[:count].copy()
 
 
 @compiled
