@@ -106,7 +106,7 @@ def _abbreviations(
     found: list[tuple[str, int]] = []
     initials: dict[str, int] = {}
     for group in range(groups):
-        table, counts = StringTable(_expected(segments, groups)), np.zeros((3, 0), np.int64)
+        table, counts = StringTable(), np.zeros((3, 0), np.int64)
         for segment in segments:
             stems = _Stems.of(segment)
             chosen, ids = table.intern_group(stems.data, stems.starts, stems.stops, group, groups)
@@ -161,8 +161,7 @@ def _mark(segments: Sequence[Segment], groups: int, totals: _Totals, initials: d
     """Add what was learned about a segment's words to its MARKS, and store its PAIRS, for every segment."""
     pairs: list[list[Indices]] = [[] for _ in segments]
     for group in range(groups):
-        table = StringTable(_expected(segments, groups))
-        counts = seen = np.zeros(0, np.int64)
+        table, counts, seen = StringTable(), np.zeros(0, np.int64), np.zeros(0, np.int64)
         number = int(table.intern(*packed([b"##number##"]))[0]) if group == 0 else -1
         known: list[tuple[Indices, Ids, Indices, Indices]] = []
         for segment in segments:
@@ -198,7 +197,7 @@ class Splitter:
         words = segment.words()
         stopped = np.flatnonzero(words.traits >> AFTER_SHIFT & 3 == STOP)
         starts, stops = words.bounds[:-1], words.bounds[1:]
-        table = StringTable(len(starts))
+        table = StringTable()
         table.intern(words.data, starts, stops)
         stems = table.intern(words.data, starts[stopped], stops[stopped] - 1)
         quoted = np.searchsorted(words.bounds, np.flatnonzero(words.data == _APOSTROPHE), "right") - 1
@@ -230,11 +229,6 @@ _NLTK = NltkTokenizer()
 _MARKED = StringTable()
 _OF_MARKED = np.array([_CLOSER] * len(CLOSING_TOKENS) + [_PUNCTUATION] * 6, np.uint32)
 _MARKED.intern(*packed([token.encode() for token in (*sorted(CLOSING_TOKENS), *",;:.!?")]))
-
-
-def _expected(segments: Sequence[Segment], groups: int) -> int:
-    """Return a rough lower bound of the number of words in a group."""
-    return max(segment.size for segment in segments) // (2 * groups)
 
 
 def _marks_of_letters(stems: _Stems) -> Marks:

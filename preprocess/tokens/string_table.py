@@ -25,16 +25,24 @@ _INLINE = 8
 
 
 @compiled
-def _hash(eights: Eights, start: int, length: int) -> np.uint64:
-    """Return a 64-bit hash of `length` bytes from `start`: eight at a time, multiplied and folded."""
-    h = np.uint64(length)
-    for at in range(0, length, _INLINE):
-        word = eights[start + at]
-        if length - at < _INLINE:
-            word &= (np.uint64(1) << np.uint64(8 * (length - at))) - np.uint64(1)
-        h = (h ^ word) * _MULTIPLIER
-        h ^= h >> _HALF
-    return h
+def _hashes(eights: Eights, starts: Indices, stops: Indices) -> Eights:
+    """Return 64-bit hashes of strings: eight bytes at a time, multiplied and folded."""
+    out = np.empty(len(starts), np.uint64)
+    for n in range(len(out)):
+        start = starts[n]
+        length = stops[n] - start
+        h = np.uint64(length)
+        for at in range(0, length, _INLINE):
+            h = (h ^ _low_bytes(eights[start + at], length - at)) * _MULTIPLIER
+            h ^= h >> _HALF
+        out[n] = h
+    return out
+
+
+@compiled
+def _low_bytes(eight: np.uint64, count: int) -> np.uint64:
+    """Return the first `count` of eight bytes, or all, with zeros in place of the others."""
+    return eight if count >= _INLINE else eight & ((np.uint64(1) << np.uint64(8 * count)) - np.uint64(1))
 
 
 @compiled
@@ -42,6 +50,7 @@ def _intern(
     eights: Eights,
     starts: Indices,
     stops: Indices,
+    hashes: Eights,
     done: int,
     ids: Ids,
     slots: Eights,
@@ -53,22 +62,14 @@ def _intern(
 ) -> tuple[int, int]:
     """Number the strings from index `done` on; return (next index, table's size), early if an array is full.
 
-    Without `adding`, an unknown string gets -1. This is the hottest loop of the package, so it makes no calls.
+    Without `adding`, an unknown string gets -1. This is the hottest loop of the package: it calls only what LLVM inlines.
     """
     mask = len(slots) - 1
     for n in range(done, len(starts)):
         start = starts[n]
         length = stops[n] - start
-        h = np.uint64(length)
-        word = np.uint64(0)
-        for at in range(0, length, _INLINE):
-            piece = eights[start + at]
-            if length - at < _INLINE:
-                piece &= (np.uint64(1) << np.uint64(8 * (length - at))) - np.uint64(1)
-            if at == 0:
-                word = piece
-            h = (h ^ piece) * _MULTIPLIER
-            h ^= h >> _HALF
+        h = hashes[n]
+        word = _low_bytes(eights[start], length)
         tag = ((h >> _TAG_SHIFT) << np.uint64(8)) | np.uint64(min(length, 255))
         slot = np.int64(h) & mask
         number = np.int64(-1)
@@ -80,10 +81,7 @@ def _intern(
                 base = offsets[number]
                 same = offsets[number + 1] - base == length
                 for at in range(_INLINE, length if same else 0, _INLINE):
-                    different = kept[base + at] ^ eights[start + at]
-                    if length - at < _INLINE:
-                        different &= (np.uint64(1) << np.uint64(8 * (length - at))) - np.uint64(1)
-                    same = same and different == 0
+                    same = same and _low_bytes(kept[base + at] ^ eights[start + at], length - at) == 0
                 if same:
                     break
                 number = np.int64(-1)
@@ -102,32 +100,6 @@ def _intern(
             slots[slot, 0], slots[slot, 1] = word, (tag << _HALF) | np.uint64(number)
         ids[n] = number
     return len(starts), count
-
-
-@compiled
-def _rehash(slots: Eights, offsets: Indices, kept: Eights, count: int) -> None:
-    mask = len(slots) - 1
-    slots[:] = _FREE
-    for number in range(count):
-        start = offsets[number]
-        length = offsets[number + 1] - start
-        h = _hash(kept, start, length)
-        word = kept[start]
-        if length < _INLINE:
-            word &= (np.uint64(1) << np.uint64(8 * length)) - np.uint64(1)
-        slot = np.int64(h) & mask
-        while slots[slot, 1] != _FREE:
-            slot = (slot + 1) & mask
-        tag = ((h >> _TAG_SHIFT) << np.uint64(8)) | np.uint64(min(length, 255))
-        slots[slot, 0], slots[slot, 1] = word, (tag << _HALF) | np.uint64(number)
-
-
-@compiled
-def _hashes(eights: Eights, starts: Indices, stops: Indices) -> Eights:
-    out = np.empty(len(starts), np.uint64)
-    for n in range(len(out)):
-        out[n] = _hash(eights, starts[n], stops[n] - starts[n])
-    return out
 
 
 @compiled
@@ -156,12 +128,11 @@ def _are_alphanumeric(arena: Bytes, offsets: Indices, ids: Indices) -> npt.NDArr
 
 
 class StringTable:
-    """Distinct byte strings, numbered 0, 1, 2 ... in order of first appearance; sized for `expected` strings."""
+    """Distinct byte strings, numbered 0, 1, 2 ... in order of first appearance."""
 
-    def __init__(self, expected: int = 0) -> None:
+    def __init__(self) -> None:
         self.count = 0
-        slots = max(_FIRST_SLOTS, 1 << (2 * expected).bit_length())
-        self._slots = np.full((slots, 2), _FREE, np.uint64)
+        self._slots = np.full((_FIRST_SLOTS, 2), _FREE, np.uint64)
         self._offsets = np.zeros(_FIRST_SLOTS, np.int64)
         self._arena = np.zeros(8 * _FIRST_SLOTS, np.uint8)
 
@@ -183,8 +154,7 @@ class StringTable:
         """
         chosen = np.ones(len(starts), np.bool_)
         if groups > 1:
-            hashes = _hashes(_eights(padded(data, stops)), starts, stops)
-            chosen = hashes % np.uint64(groups) == np.uint64(group)
+            chosen = _hashes(_eights(padded(data, stops)), starts, stops) % np.uint64(groups) == np.uint64(group)
         return chosen, self.intern(data, starts[chosen], stops[chosen])
 
     def look_up(self, data: Bytes, starts: Indices, stops: Indices) -> Ids:
@@ -194,10 +164,11 @@ class StringTable:
     def _number(self, data: Bytes, starts: Indices, stops: Indices, *, adding: bool) -> Ids:
         ids = np.empty(len(starts), np.int32)
         eights = _eights(padded(data, stops))
+        hashes = _hashes(eights, starts, stops)
         done = 0
         while True:
             arrays = (self._slots, self._offsets, self._arena, _eights(self._arena))
-            done, self.count = _intern(eights, starts, stops, done, ids, *arrays, self.count, adding)
+            done, self.count = _intern(eights, starts, stops, hashes, done, ids, *arrays, self.count, adding)
             if done == len(starts):
                 return ids
             self._grow(int(stops[done] - starts[done]))
@@ -217,8 +188,9 @@ class StringTable:
     def _grow(self, needed_bytes: int) -> None:
         """Enlarge the arrays that are full, so that one more string of `needed_bytes` fits."""
         if 2 * self.count >= len(self._slots):
-            self._slots = np.empty((2 * len(self._slots), 2), np.uint64)
-            _rehash(self._slots, self._offsets, _eights(self._arena), self.count)
+            bounds, self.count = self._offsets[: self.count + 1], 0
+            self._slots = np.full((2 * len(self._slots), 2), _FREE, np.uint64)
+            self.intern(self._arena, bounds[:-1], bounds[1:])  # they get the numbers and places that they have
         if self.count + 2 > len(self._offsets):
             self._offsets = np.concatenate([self._offsets, np.empty_like(self._offsets)])
         if self._offsets[self.count] + needed_bytes + _INLINE > len(self._arena):
