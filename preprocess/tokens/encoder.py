@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
-from string import ascii_uppercase, digits
+from string import ascii_letters, ascii_uppercase, digits
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from glovewire.common.array_types import Array, Bytes, Ids, Indices
 
 from . import encoder_kernels as kernels
-from .ascii_tokens import split_ascii
+from .ascii_tokens import CLOSING_BYTES, split_ascii
 from .nltk_tokens import CLOSERS, CLOSING_TOKENS, CONTRACTIONS, QUOTES, NltkTokenizer
 from .string_table import StringTable, packed, padded
 from .tokenizers import Tokenizer
@@ -25,6 +25,7 @@ from .tokenizers import Tokenizer
 _MAX_MEMO_BYTES = 64
 """Ends of lines, and whole lines, that are longer than this are not memoised, because they rarely repeat."""
 _MIN_CAPACITY = 1 << 12
+_PLAIN_BYTES = np.isin(np.arange(256), [ord(character) for character in ascii_letters + digits])
 _NEW_ROW = (kernels.UNKNOWN, 0, 0, kernels.MIDDLE << kernels.AFTER_SHIFT)
 
 
@@ -70,11 +71,6 @@ class _Memo:
             new = self.table.strings(np.arange(old, self.table.count))
             kernels.word_traits(*new, self.rows[old : self.table.count, 3])
         return ids
-
-    def claim_unknown(self, ids: Ids) -> Indices:
-        """Return the distinct ids whose code is unknown, in order of appearance, and mark them as pending."""
-        out = np.empty(len(ids), np.int64)
-        return out[: kernels.claim_unknown(ids, self.rows, out)]
 
 
 class _WordLists:
@@ -132,7 +128,7 @@ class Encoder:
         if self._ends:
             words = CONTRACTIONS if self._lowercase else [word for each in CONTRACTIONS for word in _any_case(each)]
             ids = self._inside.intern(*packed([word.encode() for word in words]))
-            self._inside.rows[self._inside.claim_unknown(ids), 0] = self._codes([[w[:3], w[3:]] for w in words])
+            self._inside.rows[ids, 0] = self._codes([[w[:3], w[3:]] for w in words])
 
     def encode(self, text: bytes, starts: Indices, stops: Indices, place: int) -> Ids:
         """Return the words of the lines text[starts[n]:stops[n]], numbered from 1, with a 0 after each line; int32.
@@ -175,14 +171,13 @@ class Encoder:
         return text.lower() if self._lowercase and not text.isascii() else text
 
     def _resolve_inside(self, ids: Ids) -> None:
-        fresh = self._inside.claim_unknown(ids)
+        fresh = kernels.claim_unknown(ids, self._inside.rows)
         self._flags = _extended(self._flags, self._inside.table.count, 0)
-        plain = self._inside.table.alphanumeric(fresh) & self._tokenizer.keeps_plain
+        plain = self._inside.table.consist_of(_PLAIN_BYTES, fresh) & self._tokenizer.keeps_plain
         self._inside.rows[fresh[plain], 0] = fresh[plain]
         rest = fresh[~plain]
         if self._ends:
-            data, bounds = self._inside.table.strings(rest)
-            self._flags[rest] = kernels.ascii_flags(data, bounds)
+            self._flags[rest] = kernels.CLOSING * self._inside.table.consist_of(CLOSING_BYTES, rest)
             rest = self._memoise_ascii(self._inside, rest, at_end=False)
         data, _ = self._inside.table.strings(rest, b" ")
         pieces = self._decoded(data.tobytes()).split(" ")[:-1]
@@ -199,7 +194,7 @@ class Encoder:
             short, others = lines[is_short], lines[~is_short]
             memo = self._memos[place]
             ids = memo.intern(data, begins[short], stops[short])
-            fresh = memo.claim_unknown(ids)
+            fresh = kernels.claim_unknown(ids, memo.rows)
             if place == kernels.LAST:
                 fresh = self._memoise_ascii(memo, fresh, at_end=True)
             memo.rows[fresh, 0] = self._codes([tokenize(self._decoded(memo.table.string(n))) for n in fresh])

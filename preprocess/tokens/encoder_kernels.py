@@ -7,8 +7,6 @@ import numpy as np
 from glovewire.common.array_types import Bytes, Ids, Indices
 from glovewire.common.runtime.compiled import compiled
 
-from .ascii_tokens import CLOSING_BYTES
-
 # Codes of a string: not tokenised yet, being tokenised, and the first of the codes that stand for a list of words.
 UNKNOWN, PENDING, LIST = -1, -2, -3
 # Codes of a line's beginning or end before it is tokenised: none, an end, a whole line, a beginning.
@@ -47,7 +45,11 @@ class Endings(NamedTuple):
 
 
 @compiled
-def _split(data: Bytes, starts: Indices, stops: Indices, begins: Indices, ends: Indices, of_line: Indices) -> int:
+def split(data: Bytes, starts: Indices, stops: Indices) -> Chunks:
+    """Return the pieces between blanks of the lines data[starts[n]:stops[n]]."""
+    most = (stops - starts + 1).sum() // 2 + len(starts)
+    begins, ends = np.empty(most, np.int64), np.empty(most, np.int64)
+    of_line = np.empty(len(starts) + 1, np.int64)
     count = 0
     for line in range(len(starts)):
         of_line[line] = count
@@ -63,40 +65,19 @@ def _split(data: Bytes, starts: Indices, stops: Indices, begins: Indices, ends: 
             ends[count] = at
             count += 1
     of_line[len(starts)] = count
-    return count
-
-
-def split(data: Bytes, starts: Indices, stops: Indices) -> Chunks:
-    """Return the pieces between blanks of the lines data[starts[n]:stops[n]]."""
-    most = int((stops - starts + 1).sum()) // 2 + len(starts)
-    begins, ends = np.empty(most, np.int64), np.empty(most, np.int64)
-    of_line = np.empty(len(starts) + 1, np.int64)
-    count = _split(data, starts, stops, begins, ends, of_line)
     return Chunks(begins[:count], ends[:count], of_line)
 
 
 @compiled
-def claim_unknown(ids: Ids, rows: Indices, out: Indices) -> int:
-    """Write the distinct ids whose code is UNKNOWN to `out`, mark them PENDING, and return their number."""
-    count = 0
+def claim_unknown(ids: Ids, rows: Indices) -> Indices:
+    """Return the distinct ids whose code is UNKNOWN, in order of appearance, and mark them PENDING."""
+    out, count = np.empty(len(ids), np.int64), 0
     for n in range(len(ids)):
         if rows[ids[n], 0] == UNKNOWN:
             rows[ids[n], 0] = PENDING
             out[count] = ids[n]
             count += 1
-    return count
-
-
-@compiled
-def ascii_flags(data: Bytes, bounds: Indices) -> Bytes:
-    """Return the flags of ASCII strings without white space and quotation marks; uint8 (strings,)."""
-    out = np.empty(len(bounds) - 1, np.uint8)
-    for n in range(len(out)):
-        closing = True
-        for at in range(bounds[n], bounds[n + 1]):
-            closing = closing and CLOSING_BYTES[data[at]]
-        out[n] = CLOSING if closing else 0
-    return out
+    return out[:count]
 
 
 def no_endings(chunks: Chunks) -> Endings:
@@ -150,6 +131,27 @@ def _begins_word(byte: int) -> bool:
 
 
 @compiled
+def _put_word(
+    word: Any, upper: Any, known: Any, rows: Indices, place: int, out: Ids, size: int, before: Any, pending: Any
+) -> tuple[Any, Any]:
+    """Write and count one word, as `emit` says; return its context and the new `pending`.
+
+    `before` is the context of the word, recorded with its case if it is `known`; `pending` is the place of the word
+    before it in `out` if that has a full stop, else -1.
+    """
+    if rows[word, 1] == 0:
+        rows[word, 2] = place + size
+    rows[word, 1] += 1
+    if known:
+        rows[word, 3] |= 1 << (2 * before + upper)
+    if pending >= 0:
+        out[pending] -= upper
+    after = rows[word, 3] >> AFTER_SHIFT & 3
+    out[size] = -2 * (word + 1) if after == STOP else word + 1
+    return after, size if after == STOP else np.int64(-1)
+
+
+@compiled
 def _put_list(
     code: np.int64,
     lists: Any,
@@ -179,21 +181,8 @@ def _put_list(
         word = code if code >= 0 else np.int64(words[at])
         is_word = rows[word, 3] & WORD != 0
         here = upper if is_word and known else 0
-        if rows[word, 1] == 0:
-            rows[word, 2] = place + size
-        rows[word, 1] += 1
-        if known or not is_word:
-            rows[word, 3] |= 1 << (2 * before + here)
-        if pending >= 0:
-            out[pending] -= here
-            pending = -1
+        before, pending = _put_word(word, here, known or not is_word, rows, place, out, size, before, pending)
         known = known and not is_word
-        before = rows[word, 3] >> AFTER_SHIFT & 3
-        if before == STOP:
-            out[size] = -2 * (word + 1)
-            pending = size
-        else:
-            out[size] = word + 1
         size += 1
     return size, before, pending
 
@@ -223,20 +212,7 @@ def emit(
                 )
                 continue
             upper = np.int64(_is_upper(raw, start))
-            if rows[code, 1] == 0:
-                rows[code, 2] = place + size
-            rows[code, 1] += 1
-            if pending >= 0:
-                out[pending] -= upper
-                pending = -1
-            seen = rows[code, 3] | 1 << (2 * before + upper)
-            rows[code, 3] = seen
-            before = seen >> AFTER_SHIFT & 3
-            if before == STOP:
-                out[size] = -2 * (code + 1)
-                pending = size
-            else:
-                out[size] = code + 1
+            before, pending = _put_word(code, upper, True, rows, place, out, size, before, pending)
             size += 1
         if endings.last[line] != NONE:
             code, start, stop = np.int64(endings.last[line]), endings.last_start[line], endings.last_stop[line]

@@ -13,6 +13,8 @@ from glovewire.common.runtime.compiled import compiled
 Eights = npt.NDArray[np.uint64]
 """Array whose elements are eight bytes, read as one little-endian number."""
 
+Mask = npt.NDArray[np.bool_]
+
 _FIRST_SLOTS = 1 << 12
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
@@ -62,7 +64,7 @@ def _intern(
 ) -> tuple[int, int]:
     """Number the strings from index `done` on; return (next index, table's size), early if an array is full.
 
-    Without `adding`, an unknown string gets -1. This is the hottest loop of the package: it calls only what LLVM inlines.
+    Without `adding`, an unknown string gets -1. This is the hottest loop of the package: what it calls is inlined.
     """
     mask = len(slots) - 1
     for n in range(done, len(starts)):
@@ -116,13 +118,12 @@ def _gather(arena: Bytes, offsets: Indices, ids: Indices, after: Bytes, out: Byt
 
 
 @compiled
-def _are_alphanumeric(arena: Bytes, offsets: Indices, ids: Indices) -> npt.NDArray[np.bool_]:
+def _consist_of(kind: Mask, arena: Bytes, offsets: Indices, ids: Indices) -> Mask:
     out = np.empty(len(ids), np.bool_)
     for n in range(len(ids)):
         good = True
         for at in range(offsets[ids[n]], offsets[ids[n] + 1]):
-            byte = arena[at]
-            good = good and (97 <= byte | 32 <= 122 or 48 <= byte <= 57)
+            good = good and kind[arena[at]]
         out[n] = good
     return out
 
@@ -145,9 +146,7 @@ class StringTable:
         """Return the numbers of the strings data[starts[n]:stops[n]], int32 (len(starts),); add the new strings."""
         return self._number(data, starts, stops, adding=True)
 
-    def intern_group(
-        self, data: Bytes, starts: Indices, stops: Indices, group: int, groups: int
-    ) -> tuple[npt.NDArray[np.bool_], Ids]:
+    def intern_group(self, data: Bytes, starts: Indices, stops: Indices, group: int, groups: int) -> tuple[Mask, Ids]:
         """Intern the strings whose hash assigns them to group `group` of `groups`.
 
         Returns which these are, bool (len(starts),), and their numbers.
@@ -181,9 +180,9 @@ class StringTable:
         """Return the strings of `ids` end to end, each followed by `after`, and their bounds, int64 (len(ids) + 1,)."""
         return take(self._arena, self._offsets, ids, after)
 
-    def alphanumeric(self, ids: Indices) -> npt.NDArray[np.bool_]:
-        """Return which of these strings hold only ASCII letters and digits; bool (len(ids),)."""
-        return _are_alphanumeric(self._arena, self._offsets, ids)
+    def consist_of(self, kind: Mask, ids: Indices) -> Mask:
+        """Return which of these strings hold only bytes of a kind, bool (len(ids),); `kind` says which, bool (256,)."""
+        return _consist_of(kind, self._arena, self._offsets, ids)
 
     def _grow(self, needed_bytes: int) -> None:
         """Enlarge the arrays that are full, so that one more string of `needed_bytes` fits."""
