@@ -73,7 +73,7 @@ def step_group(
     rows_i[i, one.bias] -= bias_rate_i * lane_sum(g)
     # Never below zero: with shared memory another process may have changed the row meanwhile.
     scatter(others.norms, js, 1, 0, clamp_at_zero(norms + steps * (steps * squares_i - dot * np.float32(2))))
-    one.norms[i] = update(rows_i, at, rows_j, js, width, others.vector, params.span, g * rate_i, steps)
+    one.norms[i] = update(rows_i, at, rows_j, js, width, others.vector, params.span, g * rate_i, steps, None)
     return lane_sum(g * residual), lane_sum(weights * bias_only * bias_only)
 
 

@@ -20,7 +20,7 @@ from glovewire.common.runtime.compiled import compiled_bare, compiled_fast, inli
 from glovewire.common.runtime.simd import indices_of, load, store
 
 from .fast_math import coprime_stride, exp, glove_weight, log
-from .simd_rows import add_scaled, dots, update_others
+from .simd_rows import add_scaled, dots, update
 
 POSITIVES, NEGATIVES = 4, 8
 BUNDLE = POSITIVES + NEGATIVES
@@ -122,7 +122,7 @@ def train_group(one: SgnsRole, others: SgnsRole, row: Any, group: GroupBuffers, 
     for k in range(BUNDLE):
         group.steps[k] = params.rate * group.scales[k] / np.sqrt(group.steps[k] + EPSILON)
     scales, steps = load(group.scales, 0, BUNDLE), load(group.steps, 0, BUNDLE)
-    one.rows[row, one.state] += params.inverse * update_others(
+    one.rows[row, one.state] += params.inverse * update(
         one.rows, at, others.rows, rows, width, others.vector, params.span, scales, steps, group.gradient
     )
     add_scaled(one.rows, at, group.gradient, params.span, -params.rate / np.sqrt(one.rows[row, one.state] + EPSILON))

@@ -30,19 +30,9 @@ from glovewire.common.runtime.simd import (
 LANES = 16
 
 
-def load_lanes(builder: Builder, address: Value) -> Value:
-    """Load a vector of LANES floats, starting at `address`."""
-    return load_vector(builder, address, LANES)
-
-
 def multiply_add(builder: Builder, x: Value, y: Value, z: Value) -> Value:
     """Return x * y + z."""
     return builder.fadd(builder.fmul(x, y, flags=FAST_MATH), z, flags=FAST_MATH)
-
-
-def splat_lanes(builder: Builder, scalar: Value) -> Value:
-    """Return a vector with `scalar` in all LANES elements."""
-    return splat(builder, scalar, LANES)
 
 
 def lane_loop(builder: Builder, n: Value) -> Any:
@@ -75,8 +65,8 @@ def dots(typing: Any, one: Any, at: Any, others: Any, rows: Any, width: Any, col
         at_one, at_others = _rows(context, builder, sig, args)
         sums = accumulators(builder, rows.count + 1)
         with lane_loop(builder, args[6]) as loop:
-            u = load_lanes(builder, lane_address(builder, at_one, loop.index))
-            loaded = [load_lanes(builder, lane_address(builder, other, loop.index)) for other in at_others]
+            u = load_vector(builder, lane_address(builder, at_one, loop.index), LANES)
+            loaded = [load_vector(builder, lane_address(builder, other, loop.index), LANES) for other in at_others]
             for total, v in zip(sums, [*loaded, u], strict=True):
                 builder.store(multiply_add(builder, u, v, builder.load(total)), total)
         *found, squares = (reduce_add(builder, builder.load(total)) for total in sums)
@@ -86,47 +76,34 @@ def dots(typing: Any, one: Any, at: Any, others: Any, rows: Any, width: Any, col
     return result(one, i, others, types.UniTuple(i, rows.count), i, i, i), codegen
 
 
-def _update(context: Any, builder: Builder, sig: Any, args: Any, into: Value | None) -> Value:
-    """Implement `update`; with `into`, write the sum itself to that address instead of subtracting it from `one`."""
-    at_one, at_others = _rows(context, builder, sig, args)
-    scales, steps = (elements_of(builder, vector) for vector in args[7:9])
-    to_one = [splat_lanes(builder, scale if into else builder.fneg(scale)) for scale in scales]
-    to_others = [splat_lanes(builder, builder.fneg(step)) for step in steps]
-    (squares,) = accumulators(builder, 1)
-    with lane_loop(builder, args[6]) as loop:
-        u = load_lanes(builder, lane_address(builder, at_one, loop.index))
-        new = ir.Constant(u.type, [0.0] * LANES) if into else u
-        for other, scale, step in zip(at_others, to_one, to_others, strict=True):
-            there = lane_address(builder, other, loop.index)
-            v = load_lanes(builder, there)
-            new = multiply_add(builder, scale, v, new)
-            store_vector(builder, multiply_add(builder, step, u, v), there)
-        store_vector(builder, new, lane_address(builder, into or at_one, loop.index))
-        builder.store(multiply_add(builder, new, new, builder.load(squares)), squares)
-    return reduce_add(builder, builder.load(squares))
-
-
 @intrinsic
 def update(
-    typing: Any, one: Any, at: Any, others: Any, rows: Any, width: Any, column: Any, n: Any, s: Any, t: Any
-) -> Any:
-    """Do one -= sum of s_k * other_k and other_k -= t_k * one, both from old values; return the new one . one."""
-
-    def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
-        return _update(context, builder, sig, args, None)
-
-    i, f = types.int64, types.float32
-    return f(one, i, others, types.UniTuple(i, rows.count), i, i, i, s, t), codegen
-
-
-@intrinsic
-def update_others(
     typing: Any, one: Any, at: Any, others: Any, rows: Any, width: Any, column: Any, n: Any, s: Any, t: Any, into: Any
 ) -> Any:
-    """Do other_k -= t_k * one, and write g, the sum of s_k * other_k from old values, to `into`; return g . g."""
+    """Do other_k -= t_k * one, and one -= g, the sum of s_k * other_k, from old values; return the new one . one.
+
+    If `into` is an array and not None, write g to it instead of subtracting it, and return g . g.
+    """
+    apart = not isinstance(into, types.NoneType)
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
-        return _update(context, builder, sig, args, address_of(context, builder, into, args[9], INT(0)))
+        at_one, at_others = _rows(context, builder, sig, args)
+        target = address_of(context, builder, into, args[9], INT(0)) if apart else at_one
+        scales, steps = (elements_of(builder, vector) for vector in args[7:9])
+        to_one = [splat(builder, scale if apart else builder.fneg(scale), LANES) for scale in scales]
+        to_others = [splat(builder, builder.fneg(step), LANES) for step in steps]
+        (squares,) = accumulators(builder, 1)
+        with lane_loop(builder, args[6]) as loop:
+            u = load_vector(builder, lane_address(builder, at_one, loop.index), LANES)
+            new = ir.Constant(u.type, [0.0] * LANES) if apart else u
+            for other, scale, step in zip(at_others, to_one, to_others, strict=True):
+                there = lane_address(builder, other, loop.index)
+                v = load_vector(builder, there, LANES)
+                new = multiply_add(builder, scale, v, new)
+                store_vector(builder, multiply_add(builder, step, u, v), there)
+            store_vector(builder, new, lane_address(builder, target, loop.index))
+            builder.store(multiply_add(builder, new, new, builder.load(squares)), squares)
+        return reduce_add(builder, builder.load(squares))
 
     i, f = types.int64, types.float32
     return f(one, i, others, types.UniTuple(i, rows.count), i, i, i, s, t, into), codegen
@@ -138,11 +115,11 @@ def add_scaled(typing: Any, one: Any, at: Any, other: Any, n: Any, scale: Any) -
 
     def codegen(context: Any, builder: Builder, sig: Any, args: Any) -> Value:
         ours = address_of(context, builder, one, args[0], args[1])
-        theirs, scale = address_of(context, builder, other, args[2], INT(0)), splat_lanes(builder, args[4])
+        theirs, scale = address_of(context, builder, other, args[2], INT(0)), splat(builder, args[4], LANES)
         with lane_loop(builder, args[3]) as loop:
             here = lane_address(builder, ours, loop.index)
-            v = load_lanes(builder, lane_address(builder, theirs, loop.index))
-            store_vector(builder, multiply_add(builder, scale, v, load_lanes(builder, here)), here)
+            v = load_vector(builder, lane_address(builder, theirs, loop.index), LANES)
+            store_vector(builder, multiply_add(builder, scale, v, load_vector(builder, here, LANES)), here)
         return context.get_dummy_value()
 
     return types.void(one, types.int64, other, types.int64, types.float32), codegen
