@@ -50,6 +50,7 @@ class RayActors:
     def __init__(self, ray: Any, count: int) -> None:
         self._ray, self._count = ray, count
         self._actors: list[Any] = []
+        self._tick: Callable[[list[int]], None]
 
     def __enter__(self) -> RayActors:
         actor = self._ray.remote(num_cpus=share_of_cpus(self._ray, self._count), scheduling_strategy="SPREAD")(JobActor)
@@ -61,20 +62,13 @@ class RayActors:
             self._ray.kill(actor)
 
     @contextmanager
-    def pool(self, make_job: Callable[[], Job], tick: Callable[[list[int]], None]) -> Iterator[RayPool]:
-        """Yield the pool of one phase, in which each actor has its own Job."""
-        pool = RayPool(self._ray, self._actors, tick)
+    def pool(self, make_job: Callable[[], Job], tick: Callable[[list[int]], None]) -> Iterator[RayActors]:
+        """Prepare the actors for a phase, in which each has its own Job, and yield them."""
+        self._tick = tick
         made = self._ray.put(self._ray.cloudpickle.dumps(make_job))  # arrays that Ray itself passes are read-only
-        for _ in pool.each("begin", made):
+        for _ in self._each("begin", made):
             pass
-        yield pool
-
-
-class RayPool:
-    """Runs the tasks of one phase in actors; see `RayActors`."""
-
-    def __init__(self, ray: Any, actors: list[Any], tick: Callable[[list[int]], None]) -> None:
-        self._ray, self._actors, self._tick = ray, actors, tick
+        yield self
 
     def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
         """Yield the results of the tasks as they arrive; raise the first fault, or ProcessDied if an actor dies."""
@@ -91,9 +85,9 @@ class RayPool:
 
     def finish(self) -> Iterator[Any]:
         """Finish every job; yield once for each that has finished."""
-        return self.each("finish")
+        return self._each("finish")
 
-    def each(self, method: str, *arguments: Any) -> Iterator[Any]:
+    def _each(self, method: str, *arguments: Any) -> Iterator[Any]:
         """Call a method of every actor; yield the results as they arrive."""
         running = [getattr(actor, method).remote(*arguments) for actor in self._actors]
         while running:
