@@ -117,14 +117,6 @@ def replace_common(values: Array, rows: Indices, others: Array, numbers: Indices
 
 
 @compiled_fast
-def add_range(table: Rows, first: int, values: Rows) -> None:
-    """Compute table[first : first + len(values)] += values."""
-    for n in range(values.shape[0]):
-        for k in range(values.shape[1]):
-            table[first + n, k] += values[n, k]
-
-
-@compiled_fast
 def add_rows(table: Rows, rows: Indices, values: Rows, first: int) -> None:
     """Compute table[rows - first] += values; repeated rows are all added."""
     for n in range(rows.size):
@@ -156,7 +148,7 @@ def step_adagrad(table: Rows, rows: Indices, gradients: Rows, rate: float, scale
 
 @compiled_fast
 def step_adagrad_row(
-    table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales, columns: Indices, dim: int
+    columns: Indices, dim: int, table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales
 ) -> None:
     """Take a step of AdaGrad with one accumulator per vector (mean square) and per bias; `columns` as in RowLayout."""
     for n in range(rows.size):
@@ -187,7 +179,7 @@ def add_decay(table: Array, rows: Indices, gradients: Array, decay: float) -> Ar
 
 @compiled_fast
 def step_momentum(
-    table: Array, rows: Indices, gradients: Array, rate: float, scales: Scales, momentum: float, nesterov: bool
+    momentum: float, nesterov: bool, table: Array, rows: Indices, gradients: Array, rate: float, scales: Scales
 ) -> None:
     """Take a step along velocity = momentum * velocity + gradient, or in Nesterov's form (Sutskever et al. 2013)."""
     width, keep = gradients.shape[1], table.dtype.type(momentum)
@@ -202,15 +194,15 @@ def step_momentum(
 
 @compiled_fast
 def step_adam(
+    beta1: float,
+    beta2: float,
+    epsilon: float,
+    decay: float,
     table: Array,
     rows: Indices,
     gradients: Array,
     rate: float,
     scales: Scales,
-    beta1: float,
-    beta2: float,
-    epsilon: float,
-    decay: float,
 ) -> None:
     """Take a step of Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019); each row counts its own steps."""
     width, real = gradients.shape[1], table.dtype.type
@@ -247,7 +239,6 @@ def warm() -> None:
         bfloat16_kernels.all_finite(halves)
         exchange_bfloat16(table, rows, halves)
         all_finite(values)
-        add_range(table, 0, values)
         add_rows(table, rows, values, 0)
         exchange(table, rows, values, 0)
         replace_common(table, rows, values, rows)

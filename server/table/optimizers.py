@@ -5,7 +5,7 @@ may start at zero: `kernels.TINY` keeps a zero gradient on a zero accumulator fr
 """
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import numpy as np
 
@@ -55,18 +55,9 @@ def _bare_step(options: TrainingOptions) -> Step:
         case "adagrad":
             return kernels.step_adagrad
         case "momentum" | "nesterov":
-            return _bound(kernels.step_momentum, options.momentum, options.optimizer == "nesterov")
+            return partial(kernels.step_momentum, options.momentum, options.optimizer == "nesterov")
         case "adam" | "adamw":
             decay = options.weight_decay if options.optimizer == "adamw" else 0.0
-            return _bound(kernels.step_adam, options.beta1, options.beta2, options.epsilon, decay)
+            return partial(kernels.step_adam, options.beta1, options.beta2, options.epsilon, decay)
     layout = RowLayout.of(options)
-    return _bound(kernels.step_adagrad_row, layout.columns[: layout.roles], layout.dim)
-
-
-def _bound(kernel: Callable[..., None], *settings: Any) -> Step:
-    """Return the kernel with its trailing arguments filled in."""
-
-    def step(table: Rows, rows: Indices, gradients: Rows, rate: float, scales: Scales) -> None:
-        kernel(table, rows, gradients, rate, scales, *settings)
-
-    return step
+    return partial(kernels.step_adagrad_row, layout.columns[: layout.roles], layout.dim)

@@ -55,13 +55,9 @@ class Table:
 
     @values.setter
     def values(self, values: Rows) -> None:
-        self.rows = len(values)
-        self._set(values)
-
-    def _set(self, values: Rows) -> None:
         """Hold these rows, and cache the bound and width that every request is checked against."""
-        self._values = values
-        self.last = self.first + len(values)
+        self._values, self.rows = values, len(values)
+        self.last = self.first + self.rows
         self._request_width = self.parameters if self._parameters_only else values.shape[1]
 
     @property
@@ -81,7 +77,9 @@ class Table:
 
     def release(self) -> None:
         """Free the rows' memory, once the run is over and they are on disk."""
-        self._set(self._values[:0].copy())
+        rows = self.rows
+        self.values = self._values[:0].copy()
+        self.rows = rows
 
     def check_pull(self, pull: Pull) -> None:
         """Raise BadRequest unless all rows are on this shard, LimitExceeded if they are too many for one message."""
@@ -170,7 +168,7 @@ class Table:
             if push.operation == "assign":
                 self._values[low:high, : values.shape[1]] = values
             else:
-                kernels.add_range(self._values, low, values)
+                self._values[low:high, : values.shape[1]] += values
         elif push.operation == "assign":
             self._values[push.rows - self.first, : values.shape[1]] = values
         else:
