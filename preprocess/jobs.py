@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from glovewire.common.array_types import Array, Ids
+from glovewire.common.array_types import Ids
 from glovewire.common.errors import CorpusError
 
 from .corpus.readers import LineBatch, read_batches, text_error
@@ -173,13 +173,8 @@ class ReduceJob(Job):
             "last": last,
             "stored": len(keys),
             "diagonal": int(diagonal.sum()),
-            "sum": _total(sums),
-            "diagonal_sum": _total(sums[diagonal]),
+            "sum": sums.sum().item(),
+            "diagonal_sum": sums[diagonal].sum().item(),
         }
         self._scratch.commit(name, facts)
         return last - first
-
-
-def _total(sums: Array) -> int | float:
-    total: int | float = sums.sum().item()
-    return total

@@ -34,7 +34,7 @@ from .counts.cooccurrence import Buckets, PairCounter, Weighting
 from .counts.dataset_writer import matrix_totals, write_dataset
 from .counts.reduce import Reducer
 from .counts.spill import Spill, save
-from .counts.vocabulary import Ranker, Vocabulary, choose_vocabulary
+from .counts.vocabulary import Vocabulary, choose_vocabulary
 from .jobs import RANKS, CountJob, EncodeJob, ReduceJob
 from .parallel import disk_space
 from .parallel.pool import Job, Pool, disk_error
@@ -55,7 +55,7 @@ _WARM_UP_TEXT = b'"a" b (c), d\'s e. f'
 
 @dataclass(frozen=True)
 class CountResult:
-    """Results of counting other than the spill on disk: keys of cells, vocabulary, weights, facts for the manifest.
+    """What counting needs and gives apart from the spill on disk: keys of cells, vocabulary, weights, manifest facts.
 
     `texts` are files of the dataset for human readers, by name.
     """
@@ -150,9 +150,6 @@ class Pipeline:
         segments = self.segments(scratch, corpus)
         tokens, lines = (sum(each.facts[name] for each in segments) for name in ("tokens", "lines"))
         vocabulary = self._choose(segments)
-        cell_keys = self._cell_keys(vocabulary)
-        weighting = Weighting.of(config.weighting, config.window)
-        self._count(scratch, segments, cell_keys, vocabulary, weighting, tokens)
         facts = {
             "requested_vocabulary": config.vocab_size,
             "weighting": config.weighting,
@@ -176,7 +173,10 @@ class Pipeline:
             found = [(f"{word}.", count) for word, count in learned["abbreviations"]]
             facts["most_frequent_abbreviations"] = dict(found[:_ABBREVIATIONS_SHOWN])
             texts["abbreviations.txt"] = "".join(f"{word} {count}\n" for word, count in found)
-        return CountResult(cell_keys, vocabulary, weighting, facts, texts)
+        weighting = Weighting.of(config.weighting, config.window)
+        counted = CountResult(self._cell_keys(vocabulary), vocabulary, weighting, facts, texts)
+        self._count(scratch, segments, counted)
+        return counted
 
     def _from_stanford(self, scratch: ScratchFolder) -> CountResult:
         from .counts import stanford
@@ -284,9 +284,11 @@ class Pipeline:
             vocabulary = choose_vocabulary(loads, config.vocab_size, config.min_count, self._groups(segments))
             if not vocabulary.words:
                 raise CorpusError(f"no word of the corpus occurs {config.min_count} times: nothing to count")
-            ranker = Ranker(vocabulary)
+            ranking = vocabulary.ranking()
             for segment in segments:
-                segment.save(RANKS, ranker.ranks(segment.words(), segment.size - 1))
+                words, ranks = segment.words(), np.full(segment.size - 1, -1, np.int32)
+                ranks[words.numbers - 1] = ranking.look_up(words.data, words.bounds[:-1], words.bounds[1:])
+                segment.save(RANKS, ranks)
                 phase.advance(1)
             self._measure([os.getpid()])
         return vocabulary
@@ -301,18 +303,11 @@ class Pipeline:
             raise CorpusError(f"a vocabulary of {words} words in {layout.partitions} partitions is too large")
         return cell_keys
 
-    def _count(
-        self,
-        scratch: ScratchFolder,
-        segments: list[Segment],
-        cell_keys: CellKeys,
-        vocabulary: Vocabulary,
-        weighting: Weighting,
-        tokens: int,
-    ) -> None:
-        config = self._config
-        record_size = Buckets(cell_keys.bits).dtype.itemsize
-        disk_space.require(scratch.folder, disk_space.record_bytes(tokens, config.window, record_size))
+    def _count(self, scratch: ScratchFolder, segments: list[Segment], counted: CountResult) -> None:
+        """Spill the pairs of the segments."""
+        config, keys = self._config, counted.cell_keys
+        size = disk_space.record_bytes(counted.facts["tokens"], config.window, Buckets(keys.bits).dtype.itemsize)
+        disk_space.require(scratch.folder, size)
         scratch.sweep(COUNTED)
         done = {(segment, split) for _, facts in scratch.committed(COUNTED) for segment, split, _, _ in facts["slices"]}
         slices = [piece for segment in segments for piece in segment.slices]
@@ -323,7 +318,8 @@ class Pipeline:
         }
 
         def job() -> CountJob:
-            return CountJob(scratch, PairCounter(cell_keys, vocabulary.by_rank, config.window, weighting, **limits))
+            by_rank, weighting = counted.vocabulary.by_rank, counted.weighting
+            return CountJob(scratch, PairCounter(keys, by_rank, config.window, weighting, **limits))
 
         with self._phase("count", "tokens", sum(piece.stop - piece.start for piece in todo)) as phase:
             self._work(phase, job, todo)

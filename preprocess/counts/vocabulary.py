@@ -40,19 +40,11 @@ class Vocabulary:
         by_rank[order] = np.arange(len(order), dtype=np.int32)
         return Vocabulary(tuple(words[n] for n in order), counts[order], by_rank)
 
-
-class Ranker:
-    """Looks up the frequency ranks of words."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._table = StringTable()
-        self._table.intern(*packed([vocabulary.words[word].encode() for word in vocabulary.by_rank]))
-
-    def ranks(self, segment: WordCounts, length: int) -> Ids:
-        """Return the ranks of a segment's words 1 to `length`, int32 (length,); -1: not in the vocabulary."""
-        out = np.full(length, -1, np.int32)
-        out[segment.numbers - 1] = self._table.look_up(segment.data, segment.bounds[:-1], segment.bounds[1:])
-        return out
+    def ranking(self) -> StringTable:
+        """Return a table that numbers the words by rank."""
+        table = StringTable()
+        table.intern(*packed([self.words[word].encode() for word in self.by_rank]))
+        return table
 
 
 def choose_vocabulary(
