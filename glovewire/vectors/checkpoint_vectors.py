@@ -22,7 +22,8 @@ _PART = re.compile(r".+\.shard-[0-9]{1,3}-of-[0-9]{1,3}", re.DOTALL)
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Return whether `path` is a checkpoint's folder, of any shard, in a run."""
+    """Return whether `path` is a checkpoint's folder, of any shard, in a run, or a link to one."""
+    path = Path(os.path.realpath(path))
     return path.parent.name == runs.CHECKPOINTS and _PART.fullmatch(path.name) is not None and os.path.isdir(path)
 
 
@@ -41,9 +42,8 @@ def read_checkpoint(path: Path, dataset: Path | None = None) -> Vectors:
     Character n-grams are fitted only at the end of a run, so a checkpoint has none. `dataset` defaults to that of the
     run's `config.toml`. Raises ArtifactError for a damaged checkpoint or another dataset.
     """
-    label, _, part = path.name.partition(".shard-")
-    path = path.resolve()
-    run = path.parent.parent
+    path = Path(os.path.realpath(path))
+    run, (label, _, part) = path.parent.parent, path.name.partition(".shard-")
     rows, facts = files.read(run, label, int(part.partition("-of-")[2]), one_round=False)
     dataset = dataset or dataset_of(run)
     if dataset is None:

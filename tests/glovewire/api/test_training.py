@@ -277,6 +277,8 @@ def test_a_checkpoint_is_read_with_its_dataset(dataset: Path, tmp_path: Path) ->
         outcome = CliRunner().invoke(command, [str(parts[0]), *words])
         assert outcome.exit_code == 0, outcome.output
     np.testing.assert_array_equal(glovewire.load(tmp_path / "checkpoint.txt").vectors, loaded[0].vectors)
+    (tmp_path / "a link").symlink_to(parts[0])
+    np.testing.assert_array_equal(glovewire.load(tmp_path / "a link", dataset=dataset).vectors, loaded[0].vectors)
     for name in ("manifest.json", "vectors.npy"):
         (run.path / name).unlink()
     unfinished = glovewire.load(run.path)
