@@ -250,9 +250,7 @@ class Daemon:
                 self._connections.subscribed(source_of(frame), user_of(frame))
             elif not message.startswith(b"\0"):  # leaving a topic is always allowed
                 self._cut([self._connections.remove(source_of(frame))], "a subscription to no topic of the stream")
-        self._cut(
-            self._connections.take_surplus(lambda peer: self._core.session_at(peer) is not None), "too many connections"
-        )
+        self._cut(self._connections.take_surplus(self._core.session_at), "too many connections")
 
     def _note_connections(self) -> None:
         for monitor in self._monitors:

@@ -289,10 +289,10 @@ class Connections:
         found = [self.remove(each) for each in [each for each, user in self._users.items() if user in users]]
         return [connection for connection in found if connection is not None]
 
-    def take_surplus(self, has_session: Callable[[Peer], bool]) -> list[Connection]:
+    def take_surplus(self, session_at: Callable[[Peer], object]) -> list[Connection]:
         """Forget and return the connections to cut; those whose session has ended count as new ones."""
         if len(self) > self._most:
-            for descriptor in [each for each, peer in self._peers.items() if not has_session(peer)]:
+            for descriptor in [each for each, peer in self._peers.items() if not session_at(peer)]:
                 self._move(descriptor, Standing.MEMBER, Standing.NEW)
                 del self._peers[descriptor]
         found: list[Connection] = []

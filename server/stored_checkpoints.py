@@ -23,7 +23,7 @@ from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.common.storage.stores import Store
 
 from .checkpoints import files, generations
-from .checkpoints.copies import PART, bring_part, parts_in
+from .checkpoints.copies import bring_part, parts_in
 from .checkpoints.generations import Generation
 from .config import ServerConfig
 
@@ -87,7 +87,7 @@ def _move(own: Path, part: Path) -> None:
 
 def _parts(names: Iterable[str]) -> set[str]:
     """Return the names of the parts of checkpoints that a store holds, whole or not."""
-    return {folder for name in names if PART.fullmatch(folder := name.partition("/")[0])}
+    return {folder for name in names if files.PART.fullmatch(folder := name.partition("/")[0])}
 
 
 def _manifests(store: Store, names: Collection[str], label: str, shards: int) -> dict[str, Manifest]:
@@ -221,7 +221,7 @@ class StoredCheckpoints:
         A part is replaced that was written again, because the training had gone back.
         """
         names, whole = store.names(), set()
-        matches = [match for part in sorted(_parts(names)) if (match := PART.fullmatch(part))]
+        matches = [match for part in sorted(_parts(names)) if (match := files.PART.fullmatch(part))]
         for label, shards in dict.fromkeys((match["label"], int(match["shards"])) for match in matches):
             with contextlib.suppress(errors.ArtifactError, *files.BAD_FACTS):
                 if files.is_consistent([each.facts for each in _manifests(store, names, label, shards).values()]):

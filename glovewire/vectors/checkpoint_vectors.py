@@ -1,7 +1,6 @@
 """Read the vectors of a checkpoint. It holds table rows but no words; the words come from the training dataset."""
 
 import os
-import re
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +17,11 @@ from glovewire.common.storage.dataset import Dataset
 from glovewire.common.storage.run_folder import Vectors
 from glovewire.server.checkpoints import files
 
-_PART = re.compile(r".+\.shard-[0-9]{1,3}-of-[0-9]{1,3}", re.DOTALL)
-
 
 def is_checkpoint(path: Path) -> bool:
     """Return whether `path` is a checkpoint's folder, of any shard, in a run, or a link to one."""
     path = Path(os.path.realpath(path))
-    return path.parent.name == runs.CHECKPOINTS and _PART.fullmatch(path.name) is not None and os.path.isdir(path)
+    return path.parent.name == runs.CHECKPOINTS and files.PART.fullmatch(path.name) is not None and os.path.isdir(path)
 
 
 def newest_checkpoint(run: Path) -> Path:
@@ -43,8 +40,10 @@ def read_checkpoint(path: Path, dataset: Path | None = None) -> Vectors:
     run's `config.toml`. Raises ArtifactError for a damaged checkpoint or another dataset.
     """
     path = Path(os.path.realpath(path))
-    run, (label, _, part) = path.parent.parent, path.name.partition(".shard-")
-    rows, facts = files.read(run, label, int(part.partition("-of-")[2]), one_round=False)
+    part, run = files.PART.fullmatch(path.name), path.parent.parent
+    if part is None:
+        raise ArtifactError(f"{path} is not a part of a checkpoint: name one in the folder of checkpoints of a run")
+    rows, facts = files.read(run, part["label"], int(part["shards"]), one_round=False)
     dataset = dataset or dataset_of(run)
     if dataset is None:
         raise ArtifactError(f"{path} holds rows without words: name the dataset that it was trained on with --dataset")
@@ -64,7 +63,7 @@ def read_checkpoint(path: Path, dataset: Path | None = None) -> Vectors:
     flatten_spectrum(vectors, options.spectrum)
     if not np.isfinite(vectors).all():
         raise ArtifactError(f"{path} holds NaN or infinity")
-    return Vectors(opened.words, vectors, {"checkpoint": label}, opened.counts)
+    return Vectors(opened.words, vectors, {"checkpoint": part["label"]}, opened.counts)
 
 
 def dataset_of(run: Path) -> Path | None:

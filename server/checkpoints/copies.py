@@ -8,7 +8,6 @@ as if it were shared. A part is copied before the mark or the generation that fo
 import json
 import logging
 import os
-import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -32,7 +31,6 @@ from ..config import ServerConfig
 from . import files, generations
 from .generations import Generation, Mark
 
-PART = re.compile(r"(?P<label>[a-z]+(-\d+)*)\.shard-(?P<shard>\d+)-of-(?P<shards>\d+)", re.ASCII)
 FILES = frozenset((artifacts.MANIFEST, files.ROWS, files.VERSIONS))
 
 logger = logging.getLogger(__name__)
@@ -85,7 +83,7 @@ class Copies:
                 return m.Data(message.offset, size, np.frombuffer(body, np.uint8))
             case m.GetData():
                 part, _, file = message.file.partition("/")
-                if not PART.fullmatch(part) or file not in FILES:
+                if not files.PART.fullmatch(part) or file not in FILES:
                     raise errors.BadRequest(f"{message.file[:80]!r} is no file of a checkpoint")
                 body, size = artifacts.read_piece(self._folder / part / file, message.offset, message.allowed)
                 return m.Data(message.offset, size, np.frombuffer(body, np.uint8))
@@ -171,7 +169,7 @@ class Copies:
 
     def _lacks(self, name: str, checksum: str, peer: int, here: Mapping[str, str], *, own: bool) -> bool:
         """Return whether to copy a part: it is missing and was not removed, or its owner has another version."""
-        match = PART.fullmatch(name)
+        match = files.PART.fullmatch(name)
         if match is None or (int(match["shard"]) == self._config.shard and not own) or here.get(name) == checksum:
             return False
         is_owner = int(match["shard"]) == peer and match["shards"] == str(self._config.shards)
@@ -209,7 +207,7 @@ def parts_in(folder: Path) -> dict[str, str]:
     many files are open.
     """
     found = {}
-    for name in filter(PART.fullmatch, sorted(artifacts.names_in(folder))):
+    for name in filter(files.PART.fullmatch, sorted(artifacts.names_in(folder))):
         try:
             status = os.stat(f"{folder}/{name}/{artifacts.MANIFEST}")
             found[name] = _checksum(f"{folder}/{name}", status.st_mtime_ns, status.st_ino)

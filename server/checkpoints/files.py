@@ -8,6 +8,7 @@ import contextlib
 import fnmatch
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -52,6 +53,10 @@ def part_folder(run: Path, label: str, shard: int, shards: int) -> Path:
 def part_name(label: str, shard: int, shards: int) -> str:
     """Return the name of that folder."""
     return f"{label}.shard-{shard}-of-{shards}"
+
+
+PART = re.compile(r"(?P<label>[a-z]+(-\d+)*)\.shard-(?P<shard>\d+)-of-(?P<shards>\d+)", re.ASCII)
+"""What `part_name` returns."""
 
 
 def write(run: Path, snapshot: Snapshot, pause: Callable[[], None] = artifacts.no_pause) -> Path:

@@ -4,7 +4,9 @@
     effects = core.receive(peer, number, message, now)   # for every request
     effects = core.tick(now, network)                    # every few milliseconds, until effects.finished
 
-The caller carries the effects out: it sends the replies, writes the snapshots and publishes the samples.
+The caller carries the effects out: it sends the replies, writes the snapshots and publishes the samples. It calls
+`checkpointed` once a checkpoint was written or has failed, and `finish` when a signal or another shard ends the run.
+After the run, `final` returns the last snapshot, and `summary` the results of the training.
 """
 
 import math

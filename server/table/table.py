@@ -77,9 +77,8 @@ class Table:
 
     def release(self) -> None:
         """Free the rows' memory, once the run is over and they are on disk."""
-        rows = self.rows
-        self.values = self._values[:0].copy()
-        self.rows = rows
+        self._values = self._values[:0].copy()
+        self.last = self.first  # so that every request is refused
 
     def check_pull(self, pull: Pull) -> None:
         """Raise BadRequest unless all rows are on this shard, LimitExceeded if they are too many for one message."""
