@@ -18,6 +18,8 @@ import glovewire
 from glovewire.common.errors import ArtifactError, StoreError
 from glovewire.common.storage.stores import Store
 
+pytest.importorskip("s3fs", reason="needs the extra 'cloud'")
+
 EPOCHS = 80
 TEXT = "the cat sits on the mat and the dog sits on the rug\n"
 
