@@ -165,6 +165,10 @@ class Channel:
             found.sent = UNSENT
         return found is not None
 
+    def awaits(self, kind: type[m.Message]) -> bool:
+        """Return whether a request of one kind is pending."""
+        return any(isinstance(each.message, kind) for each in self.pending.values())
+
     def drop(self, kind: type[m.Message]) -> None:
         """Forget pending requests of one kind; their replies are ignored."""
         self.pending = {number: each for number, each in self.pending.items() if not isinstance(each.message, kind)}

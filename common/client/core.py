@@ -81,7 +81,7 @@ class ClientCore:
             if self.joined and self.channels[0].welcome is None:  # it has left shard 0, which gave it its number
                 self.failed = _forgotten(channel)
                 return None
-            if not any(isinstance(other.message, m.Hello) for other in channel.pending.values()):
+            if not channel.awaits(m.Hello):
                 self._greet(channel, now)
             return None
         if refused == errors.OutOfOrder.code:
@@ -105,7 +105,7 @@ class ClientCore:
                 )
             if self._heartbeat_at(channel) < now:
                 channel.last_heartbeat = now
-                if not any(isinstance(request.message, m.Heartbeat) for request in channel.pending.values()):
+                if not channel.repeat(m.Heartbeat()):  # one without a reply is due too late for the lease
                     channel.add(m.Heartbeat(), partial(self._take_beat, channel, now), now)
         if self._role and not self.joined and now - self._greeted_at > HELLO_AGAIN_S:
             self._greet_again(now)
@@ -170,11 +170,12 @@ class ClientCore:
                 self._greet(channel, now)
 
     def _take_beat(self, channel: Channel, now: float, reply: m.Message) -> None:
-        """Send Hello again if the shard's run is over while this client waits for others: the shard ends its session.
+        """Send Hello if the shard's run is over while this client waits for another's welcome: it ends the session.
 
         Otherwise the shard would wait for this client to leave, and the other shards for that shard.
         """
-        if isinstance(reply, m.HeartbeatAck) and reply.stop and self._role and not self.joined:
+        waits = not self.joined or any(each.awaits(m.Hello) for each in self.channels)
+        if isinstance(reply, m.HeartbeatAck) and reply.stop and self._role and waits:
             self._greet(channel, now)
 
     def _take_welcome(self, channel: Channel, now: float, reply: m.Message) -> None:

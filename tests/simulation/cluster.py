@@ -426,8 +426,8 @@ class Cluster:
         since = world.now - self.lease_s / shard.clock.rate - LATE_S
         is_welcome = name in self.clients and self.clients[name].channels[0].welcome is not None
         if worker is not None and is_welcome and all(world.ran_since(each, since) for each in (worker, shard)):
-            good = self.network.was_good(name, self.addresses[0], since)
-            require(not good, f"{name} is lost, and nothing has kept it from sending heartbeats")
+            heard = self.network.was_heard(name, self.addresses[0], since)
+            require(not heard, f"{name} is lost, and nothing has kept it from sending heartbeats")
 
     def interrupt(self, name: str) -> None:
         """Tell a worker to leave, as a signal does."""

@@ -71,6 +71,7 @@ class Network:
         self._lost_until: dict[Way, float] = {}
         self._full_until: dict[tuple[str, str], float] = {}
         self._bad_until: dict[tuple[str, str], float] = {}
+        self._unheard_until: dict[tuple[str, str], float] = {}
         self._lossy_until = -1.0
         self._peers = 0
 
@@ -101,7 +102,7 @@ class Network:
         """Lose every message in one direction for a time; the connection stays."""
         self.world.tell(f"loses each {way[2]} between {way[0]} and {way[1]} for {seconds:.2f} s")
         self._lost_until[way] = self.world.now + seconds
-        self._is_bad(*way[:2], seconds)
+        self._is_bad(*way[:2], seconds, is_heard=way[2] == "reply")
 
     def fill(self, client: str, address: str, seconds: float) -> None:
         """Fill a client's queue to an address for a time; now and then it has room for a message."""
@@ -122,15 +123,16 @@ class Network:
 
     def was_good(self, client: str, address: str, since: float) -> bool:
         """Return whether no message between a client and an address was lost or held up since a time."""
-        return (
-            self.weather.loss == 0.0
-            and self._lossy_until < since
-            and self._bad_until.get((client, address), 0.0) < since
-        )
+        return self.was_heard(client, address, since) and self._bad_until.get((client, address), 0.0) < since
 
-    def _is_bad(self, client: str, address: str, seconds: float) -> None:
-        known = self._bad_until.get((client, address), 0.0)
-        self._bad_until[client, address] = max(known, self.world.now + seconds)
+    def was_heard(self, client: str, address: str, since: float) -> bool:
+        """Return whether no request of a client to an address was lost or held up since a time."""
+        lossy = self.weather.loss != 0.0 or self._lossy_until >= since
+        return not lossy and self._unheard_until.get((client, address), 0.0) < since
+
+    def _is_bad(self, client: str, address: str, seconds: float, *, is_heard: bool = False) -> None:
+        for known in (self._bad_until, *([] if is_heard else [self._unheard_until])):
+            known[client, address] = max(known.get((client, address), 0.0), self.world.now + seconds)
 
     def knows(self, peer: bytes) -> bool:
         """Return whether a routing id is that of an open connection."""

@@ -402,6 +402,35 @@ def test_who_still_waits_for_a_shard_when_the_run_is_over_says_hello_again_to_th
     assert (len(talk.messages(m.Hello, 0)) > 1) is is_over
 
 
+def test_a_heartbeat_without_a_reply_is_sent_again_each_second() -> None:
+    """Seen to fail: at doubling intervals, so that a shard lost a worker that its replies did not reach."""
+    talk = joined()
+    talk.scripts = [lambda _: None]
+    talk.rest(9.5 * HEARTBEAT_AFTER_S)
+    assert len(talk.messages(m.Heartbeat)) >= 9
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_who_joins_a_shard_anew_when_the_run_is_over_says_hello_to_the_others(*, is_over: bool) -> None:
+    """Seen to fail: shard 1 waited 10 s for a worker that shard 0, which had lost it, let wait for shard 1's rows."""
+    lost: list[Heard] = []
+
+    def first(heard: Heard) -> m.Message | None:
+        if isinstance(heard.message, m.Lease):
+            lost.append(heard)
+            return m.Refused(UnknownSession.code, "")
+        return None if lost else shard_script(0)(heard)
+
+    def second(heard: Heard) -> m.Message | None:
+        return m.HeartbeatAck(is_over) if isinstance(heard.message, m.Heartbeat) else shard_script(1)(heard)
+
+    talk = shards(first, second)
+    talk.send(m.Lease(1))
+    talk.rest(2.5 * HEARTBEAT_AFTER_S)
+    assert len(talk.messages(m.Hello, 0)) > 1
+    assert (len(talk.messages(m.Hello, 1)) > 1) is is_over
+
+
 def test_a_server_that_falls_silent_is_named_and_silence_counts_only_while_a_reply_is_owed() -> None:
     talk = joined(silence_s=3.0)
     talk.rest(60.0)
