@@ -23,7 +23,7 @@ from glovewire.common.protocol.messages import (
 )
 from glovewire.common.protocol.schema import Scalar
 
-from .curve import LossCurve, Point
+from .curve import LossCurve, Point, rolling_means
 from .formatting import NO_WORKER_YET, natural_key, sanitize
 
 ALL_WORKERS = "all"
@@ -264,6 +264,10 @@ class RunHistory:
         local = self._about.options.get("local_epochs")
         epochs = max(local, 1) if type(local) is int else 1
         return epochs, self._about.total * epochs // self._planned if self._planned > 0 else 0
+
+    def worker_points(self, name: str) -> list[Point]:
+        """Return the curve of a worker; in a run with sweeps, each loss is the mean over the last sweep."""
+        return rolling_means(self.workers[name].curve.all_points(), self.sweep[1])
 
     @property
     def staleness(self) -> dict[str, int]:

@@ -88,7 +88,7 @@ def draw(histories: RunHistory | Sequence[RunHistory]) -> Figure:
     every = [point for history in runs for point in history.overall.all_points()]
     if len(runs) == 1 and not dense:
         _mark_epochs(by_done, runs[0])
-    _scale_losses(by_time, every, [p.loss for h in runs for w in h.workers.values() for p in w.curve.all_points()])
+    _scale_losses(by_time, every, [p.loss for h in runs for name in h.workers for p in h.worker_points(name)])
     _write_headings(figure, runs)
     _add_legend(figure, by_time)
     return figure
@@ -112,7 +112,7 @@ def _draw_axes(axes: Axes, history: RunHistory, x_of: Callable[[Point], float], 
     style(axes, 9)
     colours = worker_colours(history.workers) if look.alone else {}
     for name, colour in colours.items():
-        points = history.workers[name].curve.all_points()
+        points = history.worker_points(name)
         label = _literal(name) if len(colours) <= NAMED_WORKERS else f"{len(colours)} workers"
         xs, ys = [x_of(point) for point in points], [point.loss for point in points]
         axes.plot(xs, ys, color=colour, lw=0.8, alpha=0.5, label=label, zorder=2)

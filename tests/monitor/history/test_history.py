@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from monitor_fakes import loss, run_of, server_sample, shard, worker
+from monitor_fakes import loss, run_of, run_sample, server_sample, shard, worker
 
 from glovewire.common.protocol.messages import Event, QualitySample
 from glovewire.common.text import amount, shown_loss
@@ -48,6 +48,16 @@ def test_whole_epochs_do_not_show_which_block_a_sample_comes_from() -> None:
     assert [p.loss for p in means] == pytest.approx([0.19] * 5)
     assert [p.position for p in means] == [250, 750, 1250, 1750, 2000]
     assert [p.loss for p in rolling_means(curve.all_points(), 0.0)][2] == 1.0
+
+
+def test_the_curve_of_a_worker_shows_its_progress_and_not_which_block_it_trains() -> None:
+    """Seen to fail: the curve jumped from block to block, by a factor of ten."""
+    history = RunHistory()
+    history.add(run_sample(epochs=5, local_epochs=1), 0.0)  # an epoch is 200 entries, ten samples of two workers
+    for number in range(1, 51):
+        values = {"value": 1.0 if number % 10 < 2 else 0.1, "total": 1000.0}
+        history.add(loss(float(number), "w0", entries=20 * number, **values), 0.0)
+    assert [p.loss for p in history.worker_points("w0")[20:]] == pytest.approx([0.28] * 30)
 
 
 def test_the_loss_over_the_whole_matrix_is_what_the_server_says() -> None:
