@@ -14,7 +14,7 @@ import random
 import shutil
 import signal
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -84,27 +84,67 @@ SINCE = {
 VISITORS = {"monitor": 0.25, "admin": 0.25, "scorer": 0.1, "finisher": 0.1, "liar": 0.2, "idler": 0.1}
 """The share of seeds with a monitor, an administrator, one that resumes a held run after every epoch, one that ends the
 run, a peer that sends what must be refused, and a peer that takes strips and trains nothing."""
-STORED = 0.13
-"""The share of seeds whose checkpoints are also kept in a store."""
 POLICIES = ("none", "none", "inverse", "hyperbolic:2", "gap", "dc:0.5")
 """Policies of staleness. Synchronous training has no staleness, so they change nothing there."""
 INIT, WITH_ROLES = 0.2, 0.3
 """The shares of seeds whose rows begin with the vectors of another run, and in which keys have roles."""
-DRAW = 11
-"""Version of what a seed draws. Draw 1 is without stores. 2 is without hostile peers, roles, initial vectors from
-another run, policies of staleness, damaged checkpoints, and lower limits of unwritten checkpoints. 3 is without files
-in small pieces, small caches, and damaged strips. Up to 4, runs were about twice as long, and all ended with n-grams.
-Up to 5, runs had one to three epochs and up to six workers, and no client's queue was ever full. Up to 6, there were
-more shards, an idle one looked at its clock ten times a second, uploads were looked for up to fifty times a second,
-and faults took up to twelve seconds. Up to 7, more runs had shards apart or a store, but these were no longer than
-others and had fewer faults of their own; a fault that found nothing to harm was not retried; every shard had trained
-rows. Up to 8, blocks were trained for one epoch at a time. Up to 9, each run could have faults of all kinds, each at
-its own time; fewer kinds came at the end; no disk got an old state back. Up to 10, a failing disk still told which
-files it had, and no disk failed before it was lost."""
-NGRAMS = 0.2
-"""The share of seeds whose runs end with n-grams, which take longer than the training."""
+DRAW = 12
+"""Version of what a seed draws; the tables below tell what each took first. Draw 1 is without stores. 2 is without
+hostile peers, roles, initial vectors from another run, policies of staleness, and damaged checkpoints. Up to 4, all
+runs ended with n-grams. Up to 6, uploads were looked for up to fifty times a second. Up to 7, a fault that found
+nothing to harm was not retried; every shard had trained rows. Up to 9, each run could have faults of all kinds, each
+at its own time; fewer kinds came at the end; no disk got an old state back. Up to 10, a failing disk still told which
+files it had, and no disk failed before it was lost. Up to 11, runs were larger, and took twice the processor time."""
 PLENTY = 1 << 30
 """Size of a cache that is never full, in bytes."""
+CHANCES = {
+    "apart": {1: 0.2, 5: 0.15, 7: 0.12, 8: 0.07, 12: 0.055},
+    "store": {1: 0.0, 2: 0.2, 8: 0.13, 12: 0.1},
+    "n-grams": {1: 1.0, 5: 0.2, 12: 0.1},
+}
+"""Question -> the draw since which it is answered with yes for this share of seeds. Shards apart are of several."""
+EVERY_ROUND = [0, 1, 1, 1, 1, 1, 1, 2]
+CHOICES: dict[str, dict[int, Sequence[Any]]] = {
+    "shards": {
+        1: [1, 2, 3, 4], 5: [1, 1, 1, 2, 2, 2, 3, 4], 7: [1, 1, 1, 1, 2, 2, 2, 2, 3, 4],
+        12: [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 4],
+    },
+    "workers": {1: [1, 2, 3, 4, 5, 6], 6: [1, 2, 2, 3, 4, 6], 12: [1, 1, 2, 2, 3, 4]},
+    "epochs": {1: [2, 3, 5], 5: [1, 2, 3], 6: [1, 1, 2], 12: [1, 1, 1, 2]},
+    "epochs stored": {1: [2, 3, 5], 5: [1, 2, 3], 6: [1, 1, 2], 8: [2, 3, 4], 12: [2, 3]},
+    "epochs apart": {1: [2, 3, 5], 5: [1, 2, 3], 6: [1, 1, 2], 8: [4, 6], 12: [3, 4]},
+    "local epochs": {1: [1], 9: [1, 1, 2, 3]},
+    "local epochs stored": {1: [1], 9: [1, 1, 2, 3], 12: [1, 1, 2, 2]},
+    "local epochs apart": {1: [1], 9: [1, 1, 2, 3], 12: [1, 1, 2, 2]},
+    "steps": {1: [5, 20, 40], 5: [3, 8, 20], 6: [3, 8]},
+    "steps stored": {1: [5, 20, 40], 5: [3, 8, 20], 6: [3, 8], 8: [8, 20], 12: [6, 12]},
+    "steps apart": {1: [5, 20, 40], 5: [3, 8, 20], 6: [3, 8], 8: [20, 40], 12: [8, 16]},
+    "checkpoints": {1: [0, 1, 1, 2]},
+    "checkpoints stored": {1: [0, 1, 1, 2], 8: EVERY_ROUND},
+    "checkpoints apart": {1: [0, 1, 1, 2], 8: EVERY_ROUND},
+    "unwritten checkpoints": {1: [MAX_UNWRITTEN], 3: [MAX_UNWRITTEN, 1, 2]},
+    "time between uploads": {1: [0.02, 0.1, 0.5], 7: [0.1, 0.25, 0.5]},
+    "delay": {1: [0.0005, 0.005, 0.05], 7: [0.0005, 0.005, 0.005, 0.05]},
+    "pieces": {1: [0, 0, 400, 1200], 12: [0, 0, 0, 400, 1200]},
+    "pieces of files": {1: [m.MAX_DATA_BYTES], 4: [m.MAX_DATA_BYTES, 300], 5: [m.MAX_DATA_BYTES, 1000]},
+    "cache": {1: [PLENTY], 4: [PLENTY, 2000]},
+    "fixed": {1: [dense_model.FEW], 8: [dense_model.FEW, dense_model.MANY]},
+    "faults": {1: [0, 1, 2, 4, 8], 12: [0, 1, 2, 3, 5]},
+    "disk faults": {1: [0, 0, 2, 4, 8], 12: [0, 0, 1, 2, 4]},
+    "faults at the end": {1: [0, 0, 2, 4], 10: [0, 2, 4, 8], 12: [0, 1, 2, 5]},
+    "apart faults": {1: [0, 2, 4, 8], 8: [2, 4, 8, 16], 12: [1, 3, 6, 12]},
+    "store faults": {1: [0, 2, 4, 8], 8: [2, 4, 8, 16], 12: [1, 3, 6, 12]},
+}  # fmt: skip
+"""Question -> the draw since which a seed chooses one of these. Runs with shards apart, or else with a store, have
+choices of their own for some questions: more has to happen before they end."""
+EARLY = {1: 120, 5: 60}
+"""Mean number of messages before a fault, since each draw; faults at the end come sooner, see END_EARLY."""
+LASTING_S = {1: (0.05, 0.7, 3.0, 8.0), 7: (0.05, 0.7, 3.0, 5.0), 12: (0.05, 0.5, 1.5, 3.0)}
+"""How long a fault lasts on average, one of these since each draw."""
+TICK_S = {1: 0.1, 7: 0.25}
+"""Time after which an idle shard looks at its clock, since each draw."""
+FAULT_TRIES = {1: 1, 8: 400}
+"""How often a fault that finds nothing to harm is tried, since each draw."""
 EACH_KIND = 1 / 7
 """Expected share of each kind in a seed's number of faults."""
 END_EARLY = 20
@@ -121,8 +161,8 @@ ENDS_WITHIN_S = 180.0
 MOST_PROCESSOR_S = 30.0
 """Real processor time that a run may take; the longest takes a tenth."""
 REVIVE_S = 0.5
-TRIES, AGAIN_AFTER = 400, 5
-"""How often a fault that finds nothing to harm is tried, and after how many messages it is tried again."""
+AGAIN_AFTER = 5
+"""After how many messages a fault that found nothing to harm is tried again."""
 LEFTOVER = f".[!g]*.shard-*{PARTIAL}"
 """Scratch names of parts of checkpoints that killed shards were writing; those of generations stay."""
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -205,9 +245,7 @@ class Scenario:
     @classmethod
     def of(cls, seed: int, draw: int = DRAW) -> Scenario:
         """Draw a scenario. Each question has its own random stream, so a new question does not change old answers."""
-        is_third, is_fourth, is_short, is_sixth, is_seventh, is_eighth, is_ninth, is_tenth, is_eleventh = (
-            draw >= n for n in range(3, 12)
-        )
+        is_third, is_tenth = draw >= 3, draw >= 10
 
         def ask(question: str) -> random.Random:
             return random.Random(f"{seed} {question}")
@@ -215,28 +253,28 @@ class Scenario:
         def share(question: str) -> float:
             return ask(question).random()
 
-        def of_draw(kinds: Iterable[str]) -> list[str]:
+        def happens(question: str) -> bool:
+            return share(question) < of_draw(CHANCES[question], draw)
+
+        def choose(question: str, kind_of_run: str = "") -> Any:
+            return ask(question).choice(of_draw(CHOICES[question + kind_of_run], draw))
+
+        def known(kinds: Iterable[str]) -> list[str]:
             return [kind for kind in kinds if SINCE.get(kind, 1) <= draw]
 
-        several = [1, 1, 1, 1, 2, 2, 2, 2, 3, 4] if is_seventh else [1, 1, 1, 2, 2, 2, 3, 4]
-        shards = ask("shards").choice(several) if is_short else ask("shards").randint(1, 4)
-        are_apart = 0.07 if is_eighth else 0.12 if is_seventh else 0.15 if is_short else 0.2
-        apart = shards > 1 and share("apart") < are_apart
-        stored = draw >= 2 and share("store") < (STORED if is_eighth else 0.2)
-        if is_longer := is_eighth and (apart or stored):  # more has to happen before the end
-            epochs, steps = ([4, 6], [20, 40]) if apart else ([2, 3, 4], [8, 20])
-        elif is_sixth:
-            epochs, steps = [1, 1, 2], [3, 8]
-        else:
-            epochs, steps = ([1, 2, 3], [3, 8, 20]) if is_short else ([2, 3, 5], [5, 20, 40])
+        shards = choose("shards")
+        apart = shards > 1 and happens("apart")
+        stored = happens("store")
+        longer = " apart" if apart else " stored" if stored else ""
+        """More has to happen before the end of these runs."""
         options: dict[str, Any] = {
             "dim": DIM,
-            "epochs": ask("epochs").choice(epochs),
+            "epochs": choose("epochs", longer),
             "tied": share("tied") < 0.3,
             "bfloat16": share("bfloat16") < 0.7,
             "consistency": "exclusive" if share("consistency") < 0.8 else "async",
         }
-        if is_short and share("n-grams") >= NGRAMS:
+        if not happens("n-grams"):
             options["subwords"] = 0.0
         if share("schedule") < 0.25:
             mode = ask("mode").choice(["async", "sync", "ssp:2", "softsync:2"])
@@ -245,66 +283,59 @@ class Scenario:
             if is_third:
                 options |= {"staleness": ask("staleness").choice(POLICIES), "clock": ask("clock").choice(CLOCKS)}
         else:
-            options["local_epochs"] = ask("local epochs").choice([1, 1, 2, 3]) if is_ninth else 1
+            options["local_epochs"] = choose("local epochs", longer)
             options["epochs"] *= options["local_epochs"]
         if share("model") < 0.2:
             mode = ask("mode of tensors").choice(["async", "sync", "sync", "ssp:2", "softsync:2"])
             options = {
-                "objective": "tensors", "consistency": mode, "steps": ask("steps").choice(steps),
+                "objective": "tensors", "consistency": mode, "steps": choose("steps", longer),
                 "optimizer": "sgd", "learning_rate": dense_model.RATE, "rate_shape": "constant",
                 "mean_gradient": True, "backup": int(mode == "sync" and share("backup") < 0.3),
                 "staleness": ask("staleness").choice(POLICIES) if mode == "sync" and is_third else "none",
             }  # fmt: skip
-        visitors = [name for name in of_draw(VISITORS) if share(name) < VISITORS[name]]
+        visitors = [name for name in known(VISITORS) if share(name) < VISITORS[name]]
         if "liar" in visitors and "idler" in visitors:  # with both, a step of synchronous training takes minutes
             visitors.remove("idler")
         if options.get("schedule", "tensors" if "objective" in options else "blocks") != "blocks":
             visitors = [name for name in visitors if name != "scorer"]
-        slow = ask("delay").choice([0.0005, 0.005, 0.005, 0.05] if is_seventh else [0.0005, 0.005, 0.05])
+        slow = choose("delay")
         weather = Weather(
             slow, slow, *(ask(what).choice([0.0, 0.0, 0.02, 0.1]) for what in ("loss", "repeat", "overtake"))
         )
-        most, ills = ask("faults").choice([0, 1, 2, 4, 8]), ask("disk faults").choice([0, 0, 2, 4, 8])
-        early, pieces = (60, 1000) if is_short else (120, 300)
-        lasting = (0.05, 0.7, 3.0, 5.0 if is_seventh else 8.0)
-        last = ask("faults at the end").choice([0, 2, 4, 8] if is_tenth else [0, 0, 2, 4])
         few_kinds, bursts = (
             is_tenth and share(what) < rate for what, rate in (("few kinds", FEW_KINDS), ("bursts", BURSTS))
         )
-        draw_faults = FaultDraw(ask, early, lasting, few_kinds, bursts)
-        faults = draw_faults(of_draw(FAULTS), most)
-        faults += draw_faults(of_draw(DISK_FAULTS), ills)
+        draw_faults = FaultDraw(ask, of_draw(EARLY, draw), of_draw(LASTING_S, draw), few_kinds, bursts)
+        last = choose("faults at the end")
+        faults = draw_faults(known(FAULTS), choose("faults"))
+        faults += draw_faults(known(DISK_FAULTS), choose("disk faults"))
         faults += draw_faults((*END_FAULTS, *(MORE_END_FAULTS if is_tenth else ())), last, at_end=True)
-        workers = ask("workers").choice([1, 2, 2, 3, 4, 6]) if is_sixth else ask("workers").randint(1, 6)
         if apart:
-            most = ask("apart faults").choice([2, 4, 8, 16] if is_eighth else [0, 2, 4, 8])
-            faults += draw_faults(of_draw(APART_FAULTS), most)
+            faults += draw_faults(known(APART_FAULTS), choose("apart faults"))
             if is_tenth:
                 faults += draw_faults(APART_END_FAULTS, last, at_end=True)
         if stored:
-            most = ask("store faults").choice([2, 4, 8, 16] if is_eighth else [0, 2, 4, 8])
-            faults += draw_faults(STORE_FAULTS, most)
+            faults += draw_faults(STORE_FAULTS, choose("store faults"))
             faults += draw_faults(STORE_END_FAULTS, last, at_end=True)
+        tries = of_draw(FAULT_TRIES, draw)
         return cls(
-            seed, draw, shards, workers,
-            ask("checkpoints").choice([0, 1, 1, 1, 1, 1, 1, 2] if is_longer else [0, 1, 1, 2]), options, weather,
-            tuple(
-                replace(fault, tries=TRIES if is_eighth else 1)
-                for fault in sorted(faults, key=lambda fault: fault.after)
-            ),
-            piece_bytes=ask("pieces").choice([0, 0, 400, 1200]), drift=ask("drift").choice([0.0, 0.0, 0.001, 0.1]),
+            seed, draw, shards, choose("workers"), choose("checkpoints", longer), options, weather,
+            tuple(replace(fault, tries=tries) for fault in sorted(faults, key=lambda fault: fault.after)),
+            piece_bytes=choose("pieces"), drift=ask("drift").choice([0.0, 0.0, 0.001, 0.1]),
             visitors=tuple(visitors), finish_s=ask("finish").expovariate(1.0),
             disk_step_s=ask("disk step").choice([0.0, 0.0002, 0.002]), one_pid=share("one pid") < 0.3,
             apart=apart, stored=stored, kept=ask("kept").choice([1, 3]) if stored else 3,
             init=is_third and share("init") < INIT and "objective" not in options,
-            roles=is_third and share("roles") < WITH_ROLES,
-            unwritten=ask("unwritten checkpoints").choice([MAX_UNWRITTEN, 1, 2]) if is_third else MAX_UNWRITTEN,
-            data_bytes=ask("pieces of files").choice([m.MAX_DATA_BYTES, pieces]) if is_fourth else m.MAX_DATA_BYTES,
-            cache_bytes=ask("cache").choice([PLENTY, 2000]) if is_fourth else PLENTY,
-            fixed=ask("fixed").choice([dense_model.FEW, dense_model.MANY]) if is_eighth else dense_model.FEW,
-            tick_s=0.25 if is_seventh else 0.1, keen=is_tenth and share("keen") < 0.5, silent_disks=is_eleventh,
-            upload_s=ask("time between uploads").choice([0.1, 0.25, 0.5] if is_seventh else [0.02, 0.1, 0.5]),
+            roles=is_third and share("roles") < WITH_ROLES, unwritten=choose("unwritten checkpoints"),
+            data_bytes=choose("pieces of files"), cache_bytes=choose("cache"), fixed=choose("fixed"),
+            tick_s=of_draw(TICK_S, draw), keen=is_tenth and share("keen") < 0.5, silent_disks=draw >= 11,
+            upload_s=choose("time between uploads"),
         )  # fmt: skip
+
+
+def of_draw(since: Mapping[int, Any], draw: int) -> Any:
+    """Return what a draw takes of values that others replaced: the newest that is not newer than the draw."""
+    return since[max(number for number in since if number <= draw)]
 
 
 @dataclass
