@@ -84,6 +84,8 @@ FOUND = {
     (9952, 11): "a worker waited for a shard that was down when the run ended, and each waited for another",
     (5389, 11): "shard 0 took a worker for one that waited, which joined just then, and each waited for another",
     (32832, 11): "the oracle expected a checkpoint that was left behind when a generation began from an earlier one",
+    (8439, 12): "a worker repeated its heartbeat less and less often after a cut, and shard 0 lost it as the run ended",
+    (8703, 12): "the same",
     (1203, 9): "automatic checkpoints in the middle of a sweep were skipped, because partitions were past their rounds",
     (59429, 2): "shards replaced two checkpoints in the store at the same time, and it had none whole",
 }

@@ -208,6 +208,9 @@ TESTS = {
         "common/client/test_core.py::test_a_run_that_is_over_for_one_shard_only_goes_on_once_that_one_has_noticed",
     "a gradient for a past step is dropped (sync)":
         "server/core/test_tensors.py::test_a_gradient_that_is_too_late_or_refused_hears_that_whatever_rows_it_asks_for",
+    "a worker that joins one shard anew says hello where the run is over":
+        "common/client/test_core.py::"
+        "test_who_joins_a_shard_anew_when_the_run_is_over_says_hello_to_the_others[True]",
     "a worker that has left shard 0 joins all shards again":
         "common/client/test_core.py::test_who_leaves_and_is_not_known_any_more_has_to_join_again",
     "no shard joins a generation whose first checkpoint is damaged":
