@@ -138,27 +138,19 @@ def make_keys(folder: Path, clients: Sequence[Client] = USUAL) -> list[Path]:
 
 
 def add_clients(folder: Path, clients: Sequence[Client]) -> list[Path]:
-    """Make keys for more clients and add them to the allow-list in `folder`; return the files, none after an error.
-
-    A client that an older version listed without a role keeps its key and gets its role.
-    """
+    """Make keys for more clients and add them to the allow-list in `folder`; return the files, none after an error."""
     _check_names(clients)
     path = folder / ALLOWED
     with _table(path, _WRITABLE) as table:
-        known = dict(table)
-    without_role = {name for name, entry in known.items() if isinstance(entry, str)}
+        known = set(table)
     for client in clients:
-        listed, made = client.name in known, (folder / f"{client.name}.key").exists()
-        if client.name not in without_role and (listed or made):
+        if client.name in known or (folder / f"{client.name}.key").exists():
             raise OutputError(f"{folder} has a client {client.name!r} already: name another one")
     written: list[Path] = []
     try:
         with output_errors(folder, "keys"), atomic(path) as scratch:
             allowed = _read(path)[0].rstrip("\n") + "\n"
             for client in clients:
-                if client.name in without_role:
-                    allowed = _with_role(path, allowed, client, str(known[client.name]))
-                    continue
                 allowed += _line(client, _write_pair(folder / f"{client.name}.key"))
                 written.append(folder / f"{client.name}.key")
             _write(scratch, allowed, _PUBLIC_MODE)
@@ -270,15 +262,6 @@ def _line(client: Client, public: str) -> str:
     return f'{client.name} = {{role = "{client.role}", key = "{public}"}}\n'
 
 
-def _with_role(path: Path, allowed: str, client: Client, public: str) -> str:
-    """Return the text of the allow-list after adding the role of a client that had none."""
-    line = _line(client, public).rstrip("\n")
-    allowed, count = re.subn(rf"^{client.name}\s*=.*$", lambda _: line, allowed, flags=re.MULTILINE)
-    if count != 1:
-        raise KeyFileError(f"{path}: the line of {client.name!r} is not found: write {line} instead of it")
-    return allowed
-
-
 def _write_pair(path: Path) -> str:
     """Make a key pair, write it to the secret file `path`, and return the public key."""
     public, secret = (key.decode() for key in zmq.curve_keypair())
@@ -303,10 +286,6 @@ def _write(path: Path, text: str, mode: int) -> None:
 def _clients_in(path: Path) -> dict[str, Client]:
     """Return the clients on the allow-list by public key; KeyFileError."""
     with _table(path, _WRITABLE) as table:
-        if old := [name for name, entry in table.items() if isinstance(entry, str)]:
-            names = [word for name in old for word in ("--name", name)]
-            mend = shlex.join(["glovewire", "keys", str(path.parent), "--add", "--role", "worker", *names])
-            raise KeyFileError(f"{path} gives {', '.join(old)} no role; choose worker, monitor or admin: `{mend}`")
         found: dict[str, Client] = {}
         for name, entry in table.items():
             if not (_is_name(name) and isinstance(entry, dict) and entry.keys() == {"role", "key"}):
