@@ -26,13 +26,11 @@ ENTRY = np.dtype([("i", "<u2"), ("j", "<u2"), ("x", "<f4")])
 VOCABULARY, COUNTS, PERMUTATION = "vocabulary.txt", "counts.npy", "permutation.npy"
 ENTRIES, TILES = "entries.npy", "tiles.npy"
 CHECKSUMS = "blocks.npy"
-"""SHA-256 of the entries of each block, uint8 (blocks, 32); datasets made by earlier versions lack it."""
+"""SHA-256 of the entries of each block, uint8 (blocks, 32)."""
 MAX_PARTITION_ROWS = 1 << 16
 MAX_PARTITIONS = 1 << 12
 FEW_PARTITIONS = 64
 """A larger number of partitions must not exceed the number of rows: no small file may describe millions of blocks."""
-MADE_WITH = {"--vocab-size": "requested_vocabulary", "--min-count": "min_count", "--window": "window"}
-"""Options of `preprocess`, with the manifest's facts that record their values."""
 DIGEST_BYTES = 32
 WIDE = 4
 """Ratio of a tile's columns to its rows."""
@@ -126,7 +124,7 @@ class Dataset:
     permutation: npt.NDArray[np.int32]
     entries: Entries
     tiles: Indices
-    checksums: npt.NDArray[np.uint8] | None
+    checksums: npt.NDArray[np.uint8]
     loaded: dict[tuple[int, int], Entries] | None = None
 
     @classmethod
@@ -134,19 +132,18 @@ class Dataset:
         """Open the dataset in folder `path`; with `verify`, compare checksums and check every entry first.
 
         With `in_blocks`, the folder lacks the entries, and a block can be used once it is in `loaded`.
-        Raises ArtifactError if a file is missing, truncated, altered or does not fit the others, or if the dataset was
-        made by another version of the program.
+        Raises ArtifactError if a file is missing, truncated, altered or does not fit the others, or if the dataset has
+        another schema.
         """
-        _require_schema(path)
         manifest = Manifest.load(path, KIND, SCHEMA, verify=verify, without=[ENTRIES] if in_blocks else ())
         try:
             facts = manifest.facts
             bounds = tuple(int(bound) for bound in facts["bounds"])
             layout = Layout(bounds, int(facts["tile"]), bool(facts["symmetric"]))
             words = tuple((path / VOCABULARY).read_text(encoding="utf-8").split("\n")[:-1])
-            counts, permutation, tiles = (load_array(path / name) for name in (COUNTS, PERMUTATION, TILES))
+            counts, permutation = load_array(path / COUNTS), load_array(path / PERMUTATION)
+            tiles, checksums = load_array(path / TILES), load_array(path / CHECKSUMS)
             entries = np.empty(0, ENTRY) if in_blocks else load_array(path / ENTRIES, mapped=True)
-            checksums = load_array(path / CHECKSUMS) if CHECKSUMS in manifest.files else None
             total, vocabulary = int(facts["entries"]), int(facts["vocabulary"])
         except (KeyError, TypeError, *UNREADABLE) as error:
             raise ArtifactError(f"{path} is not a readable dataset ({type(error).__name__}: {error})") from error
@@ -232,8 +229,7 @@ class Dataset:
             and self.tiles.shape == (layout.first_tile[-1] + 1,)
             and bool((np.diff(self.tiles) >= 0).all()),
             ENTRIES: self.entries.dtype == ENTRY and self.entries.ndim == 1,
-            CHECKSUMS: self.checksums is None
-            or (self.checksums.dtype == np.uint8 and self.checksums.shape == (len(layout.blocks), DIGEST_BYTES)),
+            CHECKSUMS: self.checksums.dtype == np.uint8 and self.checksums.shape == (len(layout.blocks), DIGEST_BYTES),
         }
         if fits[TILES]:
             total = self.entries.size if self.loaded is None else self.tiles[-1]
@@ -255,7 +251,6 @@ class Dataset:
     def fits(self, a: int, b: int, entries: Entries) -> bool:
         """Return whether `entries` are those of block (a, b): valid, and with its checksum."""
         first, last = self.block_range(a, b)
-        assert self.checksums is not None
         digest = hashlib.sha256(entries.view(np.uint8).data).digest()
         same = digest == self.checksums[self.layout.block_index[a, b]].tobytes()
         return len(entries) == last - first and same and self._are_possible(a, b, entries)
@@ -272,19 +267,6 @@ def block_checksums(layout: Layout, tiles: Indices, entries: Entries) -> npt.NDA
     spans = pairwise(tiles[layout.first_tile].tolist())
     digests = (hashlib.sha256(entries[first:last].view(np.uint8).data).digest() for first, last in spans)
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, DIGEST_BYTES)
-
-
-def _require_schema(path: Path) -> None:
-    """Raise ArtifactError, which names the command to make it again, for a dataset of another schema."""
-    manifest = Manifest.read(path, KIND)
-    if manifest.kind != KIND or manifest.schema == SCHEMA:
-        return
-    known = ((flag, manifest.facts.get(fact)) for flag, fact in MADE_WITH.items())
-    flags = "".join(f" {flag} {value}" for flag, value in known if type(value) is int)
-    raise ArtifactError(
-        f"{path} is a dataset of schema version {manifest.schema}, this program reads version {SCHEMA}: make it again "
-        f"with 'glovewire preprocess CORPUS --out NEW{flags}' and any other options that it was made with"
-    )
 
 
 def _check_layout(path: Path, layout: Layout, vocabulary: int) -> None:

@@ -13,7 +13,7 @@ from .. import errors
 from ..client.pending import expect
 from ..protocol import messages as m
 from ..storage.cache import Source, cached
-from ..storage.dataset import CHECKSUMS, ENTRIES, Dataset
+from ..storage.dataset import ENTRIES, Dataset
 from .client import RequestClient
 
 
@@ -31,12 +31,9 @@ def downloaded(
 ) -> Iterator[Dataset]:
     """Yield the dataset of `source`; download it unless `cache` has it, as `cached` does.
 
-    With `in_blocks`, it is downloaded without its entries and opened in blocks, unless `cache` has all of it or an
-    earlier version made it without checksums of its blocks.
+    With `in_blocks`, it is downloaded without its entries and opened in blocks, unless `cache` has all of it.
     """
-    if in_blocks:
-        manifest, _ = source.manifest()
-        in_blocks = CHECKSUMS in manifest.files and not (cache / manifest.checksum).exists()
+    in_blocks = in_blocks and not (cache / source.manifest()[0].checksum).exists()
 
     def opened(folder: Path, verify: bool) -> Dataset:
         return Dataset.open(folder, verify=verify, in_blocks=in_blocks)

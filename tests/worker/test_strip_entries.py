@@ -322,18 +322,6 @@ def test_a_dataset_that_is_whole_in_the_cache_is_used(tmp_path: Path, data: Data
         assert {query.file for query in asked} == {MANIFEST}
 
 
-def test_a_dataset_without_checksums_of_its_blocks_is_brought_whole(tmp_path: Path, data: Dataset) -> None:
-    """An earlier version has made it."""
-    (data.path / CHECKSUMS).unlink()
-    seal(data.path, "dataset", 2, json.loads((data.path / MANIFEST).read_text())["facts"])
-    with ExitStack() as stack:
-        server = stack.enter_context(sender(data.path))
-        client = stack.enter_context(RequestClient([server.address], "anna", silence_s=20.0))
-        dataset = stack.enter_context(downloaded(Served(client), tmp_path / "cache", LARGE, in_blocks=True))
-        assert dataset.loaded is None
-        assert all(same(dataset, data, strip) for strip in STRIPS)
-
-
 def test_strips_and_blocks_may_have_no_entries(tmp_path: Path) -> None:
     words = [f"w{n:02}" for n in range(12)]
     matrix = scipy.sparse.coo_matrix((np.ones(4, np.float32), ([0, 1, 2, 3], [1, 0, 3, 2])), shape=(12, 12))
