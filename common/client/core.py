@@ -42,19 +42,16 @@ class ClientCore:
         self._name, self._dataset, self._incarnation = name, dataset, incarnation
         self._role: str | None = None
         self._greeted_at = now
-        self._tick_at = math.inf
+        self.deadline = math.inf
+        """When `tick` has to be called next."""
         self.channels = [Channel(address, now) for address in addresses]
         self.joined = False
         self.not_ready: errors.NotReady | None = None
         self.failed: errors.GlovewireError | None = None
 
-    def deadline(self) -> float:
-        """Return when `tick` has to be called next."""
-        return self._tick_at
-
     def send(self, shard: int, message: m.Message, on_reply: OnReply, now: float) -> Request:
         """Return a new request to transmit now; if it is UNSENT, it waits for others until `tick` returns it."""
-        self._tick_at = min(self._tick_at, now + TICK_S)
+        self.deadline = min(self.deadline, now + TICK_S)
         return self.channels[shard].send(message, on_reply, now)
 
     def receive(self, shard: int, frames: list[wire.Frame], now: float) -> Answer | None:
@@ -87,7 +84,7 @@ class ClientCore:
         if refused == errors.OutOfOrder.code:
             if channel.has_earlier(request):
                 channel.mark_unsent(request)
-                self._tick_at = UNSENT
+                self.deadline = UNSENT
             return None  # no earlier request can be sent again, so this one waits until it is due
         channel.complete(reply.number, reply.message, now)
         return Answer(request, reply.message)
@@ -110,13 +107,13 @@ class ClientCore:
         if self._role and not self.joined and now - self._greeted_at > HELLO_AGAIN_S:
             self._greet_again(now)
         due = [(shard, request) for shard, channel in enumerate(self.channels) for request in channel.due(now)]
-        self._tick_at = max(now + TICK_S, min(self._deadlines(silence_s)))
+        self.deadline = max(now + TICK_S, min(self._deadlines(silence_s)))
         return due
 
     def note_blocked(self, shard: int, request: Request, now: float) -> None:
         """Take back a request that could not be transmitted because a queue was full; a later `tick` returns it."""
         self.channels[shard].note_blocked(request)
-        self._tick_at = min(self._tick_at, now + TICK_S)
+        self.deadline = min(self.deadline, now + TICK_S)
 
     def note_stall(self, stall_s: float, now: float) -> None:
         """Exclude `stall_s`, during which this process was busy or stopped, from the silence of the servers."""
@@ -160,7 +157,7 @@ class ClientCore:
         hello = m.Hello(str(self._role), self._name, self._incarnation, self._dataset, number, token)
         if not channel.repeat(hello):
             channel.add(hello, partial(self._take_welcome, channel, now), now)
-        self._tick_at = UNSENT
+        self.deadline = UNSENT
 
     def _greet_again(self, now: float) -> None:
         """Send Hello again if a shard was not ready, or if the shards were in different generations of the run."""
@@ -199,7 +196,7 @@ class ClientCore:
             self.failed = _forgotten(channel)
         elif before is not None:
             channel.mark_unsent()
-            self._tick_at = UNSENT
+            self.deadline = UNSENT
         elif channel is self.channels[0] and self._role:
             for other in self.channels[1:]:
                 self._greet(other, now)

@@ -181,7 +181,7 @@ class RequestClient:
         if now - self._checked >= CHECK_EVERY_S:
             self._checked = now
             self._links.check()
-        if now >= self._core.deadline():
+        if now >= self._core.deadline:
             self._tick(now, self._silence_s if silence else math.inf)
 
     def flush(self, deadline: float = math.inf) -> None:

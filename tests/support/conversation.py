@@ -71,14 +71,14 @@ class Conversation:
     def step(self, latest: float = math.inf) -> None:
         """Advance to the next arrival or tick, at most to `latest`."""
         arrival = min((at for at, _, _ in self._arriving), default=math.inf)
-        self.now = max(self.now, min(arrival, math.nextafter(self.core.deadline(), math.inf), latest))
+        self.now = max(self.now, min(arrival, math.nextafter(self.core.deadline, math.inf), latest))
         for each in [each for each in self._arriving if each[0] <= self.now]:
             self._arriving.remove(each)
             if (answer := self.core.receive(each[1], each[2], self.now)) is not None:
                 answer.request.on_reply(answer.reply)
         if self.core.failed is not None:
             raise self.core.failed
-        if self.now >= self.core.deadline():
+        if self.now >= self.core.deadline:
             for shard, request in self.core.tick(self.now, self.silence_s):
                 self._transmit(shard, request)
 

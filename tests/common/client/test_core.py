@@ -166,7 +166,7 @@ def test_what_finds_no_room_is_sent_by_the_next_tick_in_its_order() -> None:
     pushes = [talk.core.send(0, one_row(sequence), print, talk.now) for sequence in (1, 2, 3)]
     for request in pushes[1:]:
         talk.core.note_blocked(0, request, talk.now)
-    assert talk.core.deadline() <= talk.now + TICK_S
+    assert talk.core.deadline <= talk.now + TICK_S
     assert [request for _, request in talk.core.tick(talk.now + TICK_S)] == pushes[1:]
 
 
