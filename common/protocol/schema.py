@@ -7,7 +7,7 @@ rank. `wire` defines the order of frames.
 import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeVar, dataclass_transform, get_type_hints
 
 import numpy as np
@@ -52,28 +52,6 @@ class Message:
     topic: ClassVar[str] = ""
 
 
-def array(*dtypes: str, rank: int, optional: bool = False) -> Any:
-    """Declare an array field, sent as a raw frame: its allowed little-endian dtypes and its rank.
-
-    An `optional` array may be None. Use the result as the field's default, like that of `dataclasses.field`.
-    """
-    metadata = {"dtypes": tuple(np.dtype(d) for d in dtypes), "rank": rank, "optional": optional}
-    return field(default=None, metadata=metadata) if optional else field(metadata=metadata)
-
-
-def arrays_of(kind: type[Message]) -> tuple[dataclasses.Field[Any], ...]:
-    """Return the array fields of a message in the order of their frames: optional ones first.
-
-    The mandatory array is the big one. libzmq sends and reads small frames in one system call with the beginning of
-    the big frame that follows; small frames after a big one would cost another call.
-    """
-    arrays = (f for f in dataclasses.fields(kind) if f.metadata)
-    return tuple(sorted(arrays, key=lambda f: not f.metadata["optional"]))
-
-
-# ---- schemas
-
-
 @dataclass(frozen=True)
 class ArraySchema:
     """Declaration of an array field; `dtypes` maps the names on the wire (`<f4`) to dtypes, `texts` maps them back."""
@@ -83,6 +61,30 @@ class ArraySchema:
     optional: bool
     dtypes: dict[str, np.dtype[Any]]
     texts: dict[np.dtype[Any], str]
+
+
+def array(*dtypes: str, rank: int, optional: bool = False) -> Any:
+    """Declare an array field, sent as a raw frame: its allowed little-endian dtypes and its rank.
+
+    An `optional` array may be None. Use the result as the field's default, like that of `dataclasses.field`.
+    """
+    known = tuple(np.dtype(each) for each in dtypes)
+    schema = ArraySchema("", rank, optional, {each.str: each for each in known}, {each: each.str for each in known})
+    metadata = {"array": schema}
+    return field(default=None, metadata=metadata) if optional else field(metadata=metadata)
+
+
+def arrays_of(kind: type[Message]) -> tuple[ArraySchema, ...]:
+    """Return the array fields of a message in the order of their frames: optional ones first.
+
+    The mandatory array is the big one. libzmq sends and reads small frames in one system call with the beginning of
+    the big frame that follows; small frames after a big one would cost another call.
+    """
+    arrays = [replace(f.metadata["array"], name=f.name) for f in dataclasses.fields(kind) if f.metadata]
+    return tuple(sorted(arrays, key=lambda spec: not spec.optional))
+
+
+# ---- schemas
 
 
 @dataclass(frozen=True)
@@ -111,16 +113,7 @@ def schema_of(kind: type[Message]) -> MessageSchema:
 
 def _derive(kind: type[Message]) -> MessageSchema:
     hints = get_type_hints(kind)
-    arrays = tuple(
-        ArraySchema(
-            spec.name,
-            spec.metadata["rank"],
-            spec.metadata["optional"],
-            {dtype.str: dtype for dtype in spec.metadata["dtypes"]},
-            {dtype: dtype.str for dtype in spec.metadata["dtypes"]},
-        )
-        for spec in arrays_of(kind)
-    )
+    arrays = arrays_of(kind)
     names = {spec.name for spec in arrays}
     checks = {f.name: _CHECKS[hints[f.name]] for f in dataclasses.fields(kind) if f.name not in names}
     integers = tuple(name for name, check in checks.items() if check is _as_int)

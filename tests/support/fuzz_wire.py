@@ -53,7 +53,7 @@ with atheris.instrument_imports(include=["glovewire.common", "glovewire.server"]
     from glovewire.common.model.tensor_layout import ModelSpec
     from glovewire.common.protocol import messages as m
     from glovewire.common.protocol import wire
-    from glovewire.common.protocol.schema import Message, Scalar, arrays_of
+    from glovewire.common.protocol.schema import ArraySchema, Message, Scalar, arrays_of
     from glovewire.common.storage.dataset import Dataset
     from glovewire.server.checkpoints.generations import Generation
     from glovewire.server.config import ServerConfig
@@ -109,7 +109,7 @@ class Inventor:
         if kind == 2:
             return [wire.GREETING, self._bytes(BYTES), *(self._bytes(64) for _ in range(self._small()))]
         name = self.choice(NAMES if kind < 6 else REQUESTS)
-        arrays = [self._array(name, spec.metadata) for spec in arrays_of(m.MESSAGES[name])]
+        arrays = [self._array(name, spec) for spec in arrays_of(m.MESSAGES[name])]
         shapes = [None if made is None else made[0] for made in arrays]
         payloads = [made[1] for made in arrays if made is not None]
         header = [
@@ -160,14 +160,14 @@ class Inventor:
             )
         return {self._text(): self._scalar(float) for _ in range(self._small())}
 
-    def _array(self, name: str, metadata: Any) -> tuple[Any, bytes] | None:
-        if metadata["optional"] and self._data.ConsumeBool():
+    def _array(self, name: str, schema: ArraySchema) -> tuple[Any, bytes] | None:
+        if schema.optional and self._data.ConsumeBool():
             return None
         if name == "Create" and not self._odd():
             spec = self._spec().encode()
             return ["|u1", [len(spec)]], spec
-        dtype = metadata["dtypes"][self._data.ConsumeIntInRange(0, len(metadata["dtypes"]) - 1)]
-        shape = [self._small() for _ in range(metadata["rank"])]
+        dtype = self.choice(tuple(schema.dtypes.values()))
+        shape = [self._small() for _ in range(schema.rank)]
         size = int(np.prod(shape)) * dtype.itemsize
         payload = self._bytes(size).ljust(size, b"\0")
         if self._odd():

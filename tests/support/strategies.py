@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from glovewire.common.endings import Ending
 from glovewire.common.protocol.messages import MESSAGES, STREAM
-from glovewire.common.protocol.schema import Message, Scalar, arrays_of
+from glovewire.common.protocol.schema import ArraySchema, Message, Scalar, arrays_of
 
 TEXT = st.text("aZ09 _-.%é߀łλ漢🙂\n\t\0\"'\\\x7f", max_size=12)
 INTEGERS = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -42,23 +42,23 @@ def quick(examples: int = 60) -> settings:
     )
 
 
-def arrays(metadata: Any) -> st.SearchStrategy[Any]:
+def arrays(schema: ArraySchema) -> st.SearchStrategy[Any]:
     """Small arrays of the declared dtypes and rank, any finite or infinite values; None where that is allowed."""
-    shapes = st.lists(st.integers(0, 5), min_size=metadata["rank"], max_size=metadata["rank"])
+    shapes = st.lists(st.integers(0, 5), min_size=schema.rank, max_size=schema.rank)
 
     def make(drawn: tuple[np.dtype[Any], list[int], int]) -> np.ndarray[Any, Any]:
         dtype, shape, seed = drawn
         raw = np.random.default_rng(seed).integers(0, 256, int(np.prod(shape)) * dtype.itemsize, dtype=np.uint8)
         return raw.view(dtype).reshape(shape)
 
-    values = st.tuples(st.sampled_from(metadata["dtypes"]), shapes, st.integers(0, 1 << 30)).map(make)
-    return st.none() | values if metadata["optional"] else values
+    values = st.tuples(st.sampled_from([*schema.dtypes.values()]), shapes, st.integers(0, 1 << 30)).map(make)
+    return st.none() | values if schema.optional else values
 
 
 def messages(kind: type[Message]) -> st.SearchStrategy[Message]:
     """Any valid message of a kind."""
     hints = get_type_hints(kind)
-    specs = {spec.name: spec.metadata for spec in arrays_of(kind)}
+    specs = {spec.name: spec for spec in arrays_of(kind)}
     scalars = {name: NAMED.get(name, SCALARS[hint]) for name, hint in hints.items() if hint in SCALARS}
     fields = {
         field.name: arrays(specs[field.name]) if field.name in specs else scalars[field.name]
