@@ -22,4 +22,4 @@ Pairs = npt.NDArray[np.uint16]
 Bytes = npt.NDArray[np.uint8]
 """Text in UTF-8, or a message's bytes."""
 Ids = npt.NDArray[np.int32]
-"""Numbers of strings or words."""
+"""Numbers of strings, words or n-grams."""

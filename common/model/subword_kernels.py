@@ -7,9 +7,8 @@ the entries `columns[starts[i] : starts[i + 1]]`, each worth 1, repeated columns
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from ..array_types import Indices, Rows
+from ..array_types import Bytes, Ids, Indices, Rows
 from ..runtime.compiled import compiled, compiled_bare
 from ..runtime.simd import load, store
 
@@ -18,11 +17,6 @@ WIDTH: Final = 16
 _LINE_BYTES = 64
 BLOCK_ROWS: Final = 256
 """Rows that are summed in single precision before their sum is added in double precision."""
-
-Text = npt.NDArray[np.uint8]
-Starts = Indices
-Columns = npt.NDArray[np.int32]
-Table = Rows
 
 _FNV_BASIS, _FNV_PRIME = np.uint32(2166136261), np.uint32(16777619)
 
@@ -34,7 +28,7 @@ def _continues(byte: np.uint8) -> bool:
 
 
 @compiled
-def count_ngrams(text: Text, ends: Starts, shortest: int, longest: int) -> Starts:
+def count_ngrams(text: Bytes, ends: Indices, shortest: int, longest: int) -> Indices:
     """Count the n-grams of each word, as (words + 1,) starts of rows.
 
     `text` holds the words in UTF-8 one after another, each between `<` and `>`; word i is
@@ -56,7 +50,7 @@ def count_ngrams(text: Text, ends: Starts, shortest: int, longest: int) -> Start
 
 
 @compiled
-def hash_ngrams(text: Text, ends: Starts, shortest: int, longest: int, buckets: int, starts: Starts) -> Columns:
+def hash_ngrams(text: Bytes, ends: Indices, shortest: int, longest: int, buckets: int, starts: Indices) -> Ids:
     """Return the buckets of each word's n-grams, in fastText's order; `starts` comes from `count_ngrams`.
 
     A bucket is the 32-bit FNV-1a hash of the n-gram's bytes modulo `buckets`. Bytes are sign-extended before they are
@@ -87,7 +81,7 @@ def hash_ngrams(text: Text, ends: Starts, shortest: int, longest: int, buckets: 
 
 
 @compiled
-def renumber(columns: Columns, buckets: int) -> Columns:
+def renumber(columns: Ids, buckets: int) -> Ids:
     """Number the buckets in `columns` from 0 in order of their first occurrence, in place; return them in that order.
 
     Words are in alphabetical order, so similar n-grams get rows that are close together.
@@ -108,7 +102,7 @@ def renumber(columns: Columns, buckets: int) -> Columns:
 
 
 @compiled
-def transpose(starts: Starts, columns: Columns, count: int) -> tuple[Starts, Columns]:
+def transpose(starts: Indices, columns: Ids, count: int) -> tuple[Indices, Ids]:
     """Return the transpose of a sparse matrix with `count` columns; entries of a row ascend."""
     turned = np.zeros(count + 1, dtype=np.int64)
     for at in range(len(columns)):
@@ -125,7 +119,7 @@ def transpose(starts: Starts, columns: Columns, count: int) -> tuple[Starts, Col
     return turned, rows
 
 
-def aligned_zeros(rows: int) -> Table:
+def aligned_zeros(rows: int) -> Rows:
     """Return zeros of shape (rows, WIDTH) whose rows are whole cache lines."""
     buffer = np.zeros((rows + 1) * WIDTH, dtype=np.float32)
     skipped = -buffer.ctypes.data % _LINE_BYTES // buffer.itemsize
@@ -133,7 +127,7 @@ def aligned_zeros(rows: int) -> Table:
 
 
 @compiled_bare
-def sum_rows(starts: Starts, columns: Columns, table: Table, scales: Table, zeros: Table, out: Table) -> None:
+def sum_rows(starts: Indices, columns: Ids, table: Rows, scales: Rows, zeros: Rows, out: Rows) -> None:
     """Set row i of `out` to `scales[i]` times the sum of the rows of `table` that row i of the sparse matrix names."""
     nothing = load(zeros, 0, WIDTH)
     for row in range(len(starts) - 1):
@@ -144,7 +138,7 @@ def sum_rows(starts: Starts, columns: Columns, table: Table, scales: Table, zero
 
 
 @compiled
-def inverse_diagonal(turned: Starts, rows: Columns, squares: Table, ridge: float) -> Table:
+def inverse_diagonal(turned: Indices, rows: Ids, squares: Rows, ridge: float) -> Rows:
     """Return one over the diagonal of G' A G + ridge I, float32 (n-grams,).
 
     `squares` (words,) is a_i s_i^2; the others are as in `subword_solver.Solver`. An n-gram that occurs twice in a word
@@ -161,14 +155,14 @@ def inverse_diagonal(turned: Starts, rows: Columns, squares: Table, ridge: float
 
 @compiled_bare
 def apply(
-    turned: Starts,
-    rows: Columns,
-    through: Table,
+    turned: Indices,
+    rows: Ids,
+    through: Rows,
     ridge: Any,
-    direction: Table,
-    zeros: Table,
-    image: Table,
-    products: Table,
+    direction: Rows,
+    zeros: Rows,
+    image: Rows,
+    products: Rows,
 ) -> None:
     """Set `image` to G' `through` + `ridge` `direction`, and `products` to the products of the two, block by block."""
     for block in range(len(products)):
@@ -185,14 +179,14 @@ def apply(
 
 @compiled_bare
 def move(
-    alpha: Table,
-    inverse: Table,
-    direction: Table,
-    image: Table,
-    zeros: Table,
-    solution: Table,
-    residual: Table,
-    products: Table,
+    alpha: Rows,
+    inverse: Rows,
+    direction: Rows,
+    image: Rows,
+    zeros: Rows,
+    solution: Rows,
+    residual: Rows,
+    products: Rows,
 ) -> None:
     """Move `solution` by `alpha` times `direction`, and `residual` with it.
 
@@ -211,7 +205,7 @@ def move(
 
 
 @compiled_bare
-def turn(beta: Table, inverse: Table, residual: Table, direction: Table) -> None:
+def turn(beta: Rows, inverse: Rows, residual: Rows, direction: Rows) -> None:
     """Set `direction` to the preconditioned residual plus `beta` times itself."""
     kept = load(beta, 0, WIDTH)
     for row in range(len(inverse)):

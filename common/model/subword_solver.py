@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from ..array_types import Indices, Rows
+from ..array_types import Ids, Indices, Rows
 from . import subword_kernels as kernels
 
 MAX_THREADS = 16
@@ -22,7 +22,6 @@ _TASKS = 4
 _TASK_COST = 1 << 16
 """Minimum number of row look-ups in a task, so that starting it costs little in comparison."""
 
-Columns = npt.NDArray[np.int32]
 Sums = npt.NDArray[np.float64]
 Each = Callable[[Callable[[slice], None], list[int]], None]
 """Calls a function for each slice between two bounds, in all threads."""
@@ -52,9 +51,9 @@ class Solver:
     def __init__(
         self,
         starts: Indices,
-        columns: Columns,
+        columns: Ids,
         turned: Indices,
-        entries: Columns,
+        entries: Ids,
         scales: Rows,
         mean: float,
         ridge: float,
@@ -92,7 +91,7 @@ class Solver:
         for table in (self._solution, self._direction, self._image):
             table[part] = 0.0
 
-    def _sum(self, starts: Indices, columns: Columns, table: Rows, scales: Rows, out: Rows, bounds: list[int]) -> None:
+    def _sum(self, starts: Indices, columns: Ids, table: Rows, scales: Rows, out: Rows, bounds: list[int]) -> None:
         def work(part: slice) -> None:
             kernels.sum_rows(starts[part.start : part.stop + 1], columns, table, scales[part], self._zeros, out[part])
 

@@ -23,7 +23,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from ..array_types import Floats, Indices, Rows
+from ..array_types import Floats, Ids, Indices, Rows
 from ..errors import UsageError, require
 
 Halves = npt.NDArray[np.float16]
@@ -54,7 +54,7 @@ class Ngrams:
             problems.append(f"{self.buckets} buckets: use 1 to {MAX_BUCKETS}")
         require(problems)
 
-    def hashed(self, words: Sequence[bytes]) -> tuple[Indices, npt.NDArray[np.int32]]:
+    def hashed(self, words: Sequence[bytes]) -> tuple[Indices, Ids]:
         """Return (starts, buckets): word i, given in UTF-8, has the n-grams `buckets[starts[i] : starts[i + 1]]`.
 
         The n-grams are in fastText's order and include repetitions.
@@ -78,8 +78,8 @@ class Subwords:
     """
 
     ngrams: Ngrams
-    buckets: npt.NDArray[np.int32]
-    places: npt.NDArray[np.int32]
+    buckets: Ids
+    places: Ids
     rows: Halves | Rows
     factor: float = 0.0
     scale: float = 1.0
@@ -237,7 +237,7 @@ def _encoded(word: str) -> bytes:
     return word.encode("utf-8", "surrogatepass")
 
 
-def _distinct(turned: Indices, entries: npt.NDArray[np.int32], words: int) -> tuple[Indices, npt.NDArray[np.int32]]:
+def _distinct(turned: Indices, entries: Ids, words: int) -> tuple[Indices, Ids]:
     """Group n-grams that occur in the same words; return the first n-gram of each group, and the group of each n-gram.
 
     The fit gives the n-grams of a group the same vector. A group is recognised by the sum of random 64-bit numbers

@@ -16,7 +16,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from ..array_types import Entries, Indices
+from ..array_types import Entries, Ids, Indices
 from ..errors import ArtifactError, BadRequest
 from .artifacts import MANIFEST, UNREADABLE, Manifest, load_array, read_piece
 
@@ -121,7 +121,7 @@ class Dataset:
     layout: Layout
     words: tuple[str, ...]
     counts: Indices
-    permutation: npt.NDArray[np.int32]
+    permutation: Ids
     entries: Entries
     tiles: Indices
     checksums: npt.NDArray[np.uint8]
