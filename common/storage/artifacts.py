@@ -14,6 +14,7 @@ import stat
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -101,10 +102,7 @@ def atomic_stream(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
     The file has the permissions `mode`, less those of the umask, from the moment it exists.
     """
-
-    def opener(name: str, flags: int) -> int:
-        return os.open(name, flags, mode)
-
+    opener = partial(os.open, mode=mode)
     with output_errors(path), atomic(path) as scratch, open(scratch, "wb", opener=opener) as stream:
         yield stream
 
@@ -409,8 +407,6 @@ def load_array(path: Path, *, mapped: bool = False) -> Array:
     there = _mapped(path)
     if mapped:
         return there
-    if not there.ndim:
-        raise ValueError("a number instead of an array")
     values: Array = np.fromfile(path, there.dtype, there.size, offset=there.offset)
     return values.reshape(there.shape, order="C" if there.flags.c_contiguous else "F")
 
@@ -421,8 +417,6 @@ def array_pieces(path: Path) -> Iterator[Array]:
     They are read, not mapped: pages of a file count as memory of the process for as long as they are mapped.
     """
     there = _mapped(path)
-    if not there.ndim:
-        raise ValueError("a number instead of an array")
     rows = max(1, PIECE_BYTES // max(there[:1].nbytes, 1))
     with path.open("rb", buffering=0) as stream:
         stream.seek(there.offset)
@@ -436,6 +430,8 @@ def array_pieces(path: Path) -> Iterator[Array]:
 def _mapped(path: Path) -> np.memmap[Any, Any]:
     """Map the .npy file `path`; given a `Path`, numpy would look up every folder above it on the disk."""
     there: np.memmap[Any, Any] = np.lib.format.open_memmap(os.fspath(path), mode="r")
+    if not there.ndim:
+        raise ValueError("a number instead of an array")
     return there
 
 
@@ -460,7 +456,7 @@ def make_array(path: Path, shape: tuple[int, int], dtype: np.dtype[Any]) -> None
 
 def put_columns(path: Path, columns: slice, values: Array) -> None:
     """Set some columns of the array in the .npy file `path`, made by `make_array`; the other columns stay."""
-    at = np.lib.format.open_memmap(path, mode="r").offset
+    at = _mapped(path).offset
     first = 0
     with path.open("r+b") as stream:
         for rows in array_pieces(path):

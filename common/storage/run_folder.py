@@ -9,11 +9,11 @@ lists only the results and is written last: an unfinished run has no manifest. T
 import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -60,17 +60,6 @@ class Vectors:
         """Return the number of dimensions of a vector."""
         return int(self.vectors.shape[1])
 
-    def vector(self, word: str) -> Rows | None:
-        """Return the vector of a word, shape (dim,): as it is written, else in lower case, else composed of n-grams.
-
-        Returns None for an unseen word that shares no n-gram with a known one, or if no n-grams are known.
-        """
-        row = self.index.get(word, self.index.get(word.lower()))
-        if row is not None:
-            known: Rows = self.vectors[row]
-            return known
-        return None if self.subwords is None else self.subwords.compose(word)
-
 
 def prepare(run: Path) -> Path:
     """Create the folder `run` for a new training and return it; OutputError if it is not empty or cannot be made."""
@@ -92,11 +81,10 @@ def is_run(folder: Path) -> bool:
 
 def completed_facts(run: Path) -> Mapping[str, Any] | None:
     """Return the manifest's facts of a completed training; None if it is incomplete or its vectors are damaged."""
-    try:
+    with suppress(ArtifactError):
         facts = load_vectors(run).facts
-    except ArtifactError:
-        return None
-    return facts if facts.get("ending") == Ending.COMPLETE else None
+        return facts if facts.get("ending") == Ending.COMPLETE else None
+    return None
 
 
 # ---- vectors
@@ -129,7 +117,7 @@ def write_with_ngrams(
 
     Returns the n-grams. They are written to disk while they are being fitted, because they are as large as the vectors.
     """
-    with _NgramsFile(run / NGRAMS) as file:
+    with closing(_NgramsFile(run / NGRAMS)) as file:
         subwords = fit(words, vectors, factor, kept=file)
         write_vectors(run, words, vectors, facts, counts, subwords, file)
         return subwords
@@ -147,10 +135,8 @@ class _NgramsFile(NgramStore):
         self._failure: OutputError | None = None
         self._shape = 0, 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Remove the file unless it was moved."""
         with suppress(OSError):  # on a failing disk, the next start removes the file
             self._scratch.unlink(missing_ok=True)
 
@@ -182,7 +168,6 @@ class _NgramsFile(NgramStore):
             raise self._failure
 
     def _attempt(self, write: Callable[[], None]) -> None:
-        """Call `write` unless an earlier call has failed."""
         if self._failure is None:
             try:
                 with artifacts.output_errors(self._path):
@@ -234,18 +219,16 @@ def write_vectors(
     with artifacts.output_errors(run, "run"):
         for name in (artifacts.MANIFEST, COUNTS, NGRAMS, BUCKETS):
             (run / name).unlink(missing_ok=True)
-    vocabulary = "".join(f"{word}\n" for word in words)
     writes: dict[str, Callable[[], None]] = {name: partial(_save, run / name, array) for name, array in arrays.items()}
+    vocabulary = "".join(f"{word}\n" for word in words)
+    writes[VOCABULARY] = partial(artifacts.write_text_atomically, run / VOCABULARY, vocabulary)
     if ngrams is not None:
         writes[VECTORS] = partial(_save_first, writes[VECTORS], ngrams)
         writes[NGRAMS] = ngrams.move
-    artifacts.attempt_all(
-        *writes.values(),
-        partial(artifacts.write_text_atomically, run / VOCABULARY, vocabulary),
-    )
+    artifacts.attempt_all(*writes.values())
     sizes = {"words": len(words), "dim": int(table.shape[1])}
     kept = {name: value for name, value in (facts or {}).items() if name != SUBWORDS}
-    return artifacts.seal(run, KIND, SCHEMA, {**kept, **sizes, **described}, only=(*arrays, VOCABULARY))
+    return artifacts.seal(run, KIND, SCHEMA, {**kept, **sizes, **described}, only=writes)
 
 
 def add_facts(run: Path, facts: Mapping[str, Any]) -> None:
