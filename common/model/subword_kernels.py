@@ -28,36 +28,17 @@ def _continues(byte: np.uint8) -> bool:
 
 
 @compiled
-def count_ngrams(text: Bytes, ends: Indices, shortest: int, longest: int) -> Indices:
-    """Count the n-grams of each word, as (words + 1,) starts of rows.
+def hash_ngrams(text: Bytes, ends: Indices, shortest: int, longest: int, buckets: int, count: int) -> Ids:
+    """Return the buckets of the n-grams of all words, `count` of them, in fastText's order.
 
     `text` holds the words in UTF-8 one after another, each between `<` and `>`; word i is
     `text[ends[i] : ends[i + 1]]`. The n-grams have `shortest` to `longest` characters.
-    """
-    starts = np.zeros(len(ends), dtype=np.int64)
-    for word in range(len(ends) - 1):
-        characters = 0
-        for at in range(ends[word], ends[word + 1]):
-            if not _continues(text[at]):
-                characters += 1
-        found = 0
-        for length in range(shortest, min(longest, characters) + 1):
-            found += characters - length + 1
-            if length == 1:
-                found -= 2
-        starts[word + 1] = starts[word] + found
-    return starts
-
-
-@compiled
-def hash_ngrams(text: Bytes, ends: Indices, shortest: int, longest: int, buckets: int, starts: Indices) -> Ids:
-    """Return the buckets of each word's n-grams, in fastText's order; `starts` comes from `count_ngrams`.
 
     A bucket is the 32-bit FNV-1a hash of the n-gram's bytes modulo `buckets`. Bytes are sign-extended before they are
     mixed in, as in fastText, whose `char` was signed. N-grams start and end between characters; neither `<` nor `>`
     alone is one.
     """
-    columns = np.empty(starts[-1], dtype=np.int32)
+    columns = np.empty(count, dtype=np.int32)
     at = 0
     for word in range(len(ends) - 1):
         first, end = ends[word], ends[word + 1]

@@ -23,7 +23,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from ..array_types import Floats, Ids, Indices, Rows
+from ..array_types import Bytes, Floats, Ids, Indices, Rows
 from ..errors import UsageError, require
 
 Halves = npt.NDArray[np.float16]
@@ -64,8 +64,17 @@ class Ngrams:
         ends = np.zeros(len(words) + 1, dtype=np.int64)
         np.cumsum([len(word) + 2 for word in words], out=ends[1:])
         text = np.frombuffer(b"".join(b"<%b>" % word for word in words), dtype=np.uint8)
-        starts = kernels.count_ngrams(text, ends, self.shortest, self.longest)
-        return starts, kernels.hash_ngrams(text, ends, self.shortest, self.longest, self.buckets, starts)
+        starts = np.zeros(len(ends), dtype=np.int64)
+        np.cumsum(self._count(text, ends), out=starts[1:])
+        return starts, kernels.hash_ngrams(text, ends, self.shortest, self.longest, self.buckets, starts[-1])
+
+    def _count(self, text: Bytes, ends: Indices) -> Indices:
+        """Return the number of n-grams of each word `text[ends[i] : ends[i + 1]]`; neither `<` nor `>` alone is one."""
+        characters = np.add.reduceat((text & 0xC0) != 0x80, ends[:-1], dtype=np.int64)  # of UTF-8: their first bytes
+        counts = np.full(len(characters), -2 * (self.shortest == 1))
+        for length in range(self.shortest, self.longest + 1):
+            counts += np.maximum(characters - length + 1, 0)
+        return counts
 
 
 @dataclass(frozen=True, eq=False)
