@@ -26,6 +26,7 @@ OURS = re.compile(rf"[0-9a-f]{{64}}({re.escape(INCOMPLETE)})?({re.escape(SCRATCH
 """Names of artifacts and of unfinished ones: the cache may be a folder that also contains other things."""
 
 T = TypeVar("T")
+Files = Mapping[str, Mapping[str, Any]]
 Open = Callable[[Path, bool], T]
 """Opens an artifact, and checks its files if the second argument is true; ArtifactError if it is damaged."""
 
@@ -80,8 +81,7 @@ def cached(
                         time.sleep(AGAIN_S)
                     elif not folder.exists():  # otherwise another process has downloaded it meanwhile
                         _make_room(cache, cache_bytes - needed, needed)
-                        facts = {"kind": manifest.kind, "artifact": folder.name[:12], "bytes": needed}
-                        _bring(source, files, text, folder, opens, facts)
+                        _bring(source, manifest.kind, files, text, folder, opens)
                         verify = False
                 os.utime(folder)
             yield opened
@@ -122,11 +122,10 @@ def locked(folder: Path) -> Iterator[int]:
 
 def take_alone(lock: int) -> bool:
     """Lock an open lock file exclusively and return True; False if another process has it."""
-    try:
+    with contextlib.suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        return True
+    return False
 
 
 # ---- making room
@@ -195,22 +194,13 @@ def _remove_unused(folder: Path) -> bool:
 # ---- downloading
 
 
-def _bring(
-    source: Source,
-    files: Mapping[str, Mapping[str, Any]],
-    manifest: bytes,
-    folder: Path,
-    opens: Open[T],
-    facts: dict[str, Any],
-) -> None:
-    """Download `files` of an artifact to `folder`, except those that an interrupted attempt has completed already.
-
-    `facts` are for the log.
-    """
+def _bring(source: Source, kind: str, files: Files, manifest: bytes, folder: Path, opens: Open[T]) -> None:
+    """Download `files` of an artifact to `folder`, except those that an interrupted attempt has completed already."""
+    facts = {"kind": kind, "artifact": folder.name[:12], "bytes": sum(entry["bytes"] for entry in files.values())}
     scratch = folder.with_name(f"{folder.name}{SCRATCH}")
     resumed, began = scratch.exists(), time.monotonic()
     logger.info(log.line("downloads", **facts))
-    with output_errors(scratch, facts["kind"]):
+    with output_errors(scratch, kind):
         scratch.mkdir(exist_ok=True)
         for name, entry in files.items():
             path = scratch / name
@@ -227,6 +217,6 @@ def _bring(
         if resumed:  # after a power failure, files may lack the last writes: all are downloaded again
             return
         raise
-    with output_errors(folder, facts["kind"]):
+    with output_errors(folder, kind):
         scratch.rename(folder)
     logger.info(log.line("downloaded", **facts, seconds=f"{time.monotonic() - began:.1f}"))

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any
 
 from .. import errors, log
 from ..addresses import check_url, url_of
@@ -38,7 +38,7 @@ _NOT_UPLOADED = {"checkpoints", "logs"}
 logger = logging.getLogger(__name__)
 
 
-class Store:
+class Store(contextlib.AbstractContextManager["Store"]):
     """The files below a URL. Every failure is a StoreError that names the URL and no credential.
 
     Network I/O runs in a thread of its own. `close` ends it; a call that another thread is waiting for then fails.
@@ -74,9 +74,6 @@ class Store:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -106,7 +103,8 @@ class Store:
         for path, facts in (found or {}).items():
             if facts.get("type") == "file":
                 time = next((facts[key] for key in ("LastModified", "mtime", "updated", "created") if key in facts), 0)
-                seconds = time.timestamp() if hasattr(time, "timestamp") else float(time) if _is_number(time) else 0.0
+                time = time.timestamp() if hasattr(time, "timestamp") else time
+                seconds = float(time) if isinstance(time, int | float) else 0.0
                 named[path.removeprefix(self._root).lstrip("/")] = (int(facts["size"] or 0), seconds)
         return named
 
@@ -231,10 +229,6 @@ def _stop(loop: asyncio.AbstractEventLoop) -> None:
     for task in asyncio.all_tasks(loop):
         task.cancel()
     loop.call_soon(loop.stop)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float)
 
 
 def _reason(error: Exception) -> str:

@@ -215,11 +215,10 @@ def write_files(folder: Path, files: Mapping[str, str]) -> None:
 
 def _file_version(path: Path) -> tuple[int, ...] | None:
     """Return a value that differs once the file, its mode or its owner has changed; None if the file is missing."""
-    try:
+    with contextlib.suppress(OSError):
         found = path.stat()
-    except OSError:
-        return None
-    return found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode, found.st_uid
+        return found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode, found.st_uid
+    return None
 
 
 def _usual_client(folder: Path, role: Role) -> Path:
@@ -258,7 +257,6 @@ def _is_name(name: str) -> bool:
 
 
 def _line(client: Client, public: str) -> str:
-    """Return the line of a client for the allow-list."""
     return f'{client.name} = {{role = "{client.role}", key = "{public}"}}\n'
 
 

@@ -4,9 +4,8 @@ A shard downloads all of it, because it sends it to others; so does a worker tha
 that trains blocks gets the entries of its strips later, in `worker/strip_entries.py`.
 """
 
-import contextlib
 import json
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from .. import errors
@@ -25,11 +24,10 @@ def trains_blocks(client: RequestClient) -> bool:
         raise errors.ProtocolError(f"{client.where(0)} sent a status that cannot be read") from error
 
 
-@contextlib.contextmanager
 def downloaded(
     source: Source, cache: Path, cache_bytes: int, *, verify: bool = True, in_blocks: bool = False
-) -> Iterator[Dataset]:
-    """Yield the dataset of `source`; download it unless `cache` has it, as `cached` does.
+) -> AbstractContextManager[Dataset]:
+    """Open the dataset of `source` for a `with` block; download it unless `cache` has it, as `cached` does.
 
     With `in_blocks`, it is downloaded without its entries and opened in blocks, unless `cache` has all of it.
     """
@@ -39,5 +37,4 @@ def downloaded(
         return Dataset.open(folder, verify=verify, in_blocks=in_blocks)
 
     without = [ENTRIES] if in_blocks else []
-    with cached(source, cache, cache_bytes, opened, verify=verify, without=without) as dataset:
-        yield dataset
+    return cached(source, cache, cache_bytes, opened, verify=verify, without=without)
