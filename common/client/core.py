@@ -120,11 +120,6 @@ class ClientCore:
         for channel in self.channels:
             channel.heard = min(channel.heard + stall_s, now)
 
-    @property
-    def worker(self) -> int:
-        """Return the number that shard 0 gave this client, -1 if it has given none."""
-        return -1 if (welcome := self.channels[0].welcome) is None else welcome.worker
-
     def has_credit(self, nbytes: int) -> bool:
         """Return whether a push of `nbytes` fits in the credit of every shard, or no push is in flight."""
         in_flight = sum(channel.in_flight for channel in self.channels)
@@ -241,7 +236,6 @@ class ClientCore:
 
 
 def _forgotten(channel: Channel) -> errors.UnknownSession:
-    """Return the error of a worker whose session a shard no longer knows."""
     return errors.UnknownSession(
         f"{channel.address} has forgotten this worker: it was taken for lost, or the server was restarted"
     )

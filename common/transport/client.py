@@ -3,8 +3,9 @@
 import math
 import secrets
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from .. import errors
 from ..client.channel import UNSENT, Channel, OnReply
@@ -28,7 +29,7 @@ CHECK_EVERY_S = 0.01
 M = TypeVar("M", bound=m.Message)
 
 
-class RequestClient:
+class RequestClient(AbstractContextManager["RequestClient"]):
     """Sends requests to every shard as the worker, observer or monitor called `name`; use it as a context manager.
 
     `connect` opens a session with every shard; queries need none. Requests are retransmitted until they are answered;
@@ -90,8 +91,8 @@ class RequestClient:
 
     @property
     def worker(self) -> int:
-        """Return this worker's number, -1 if it has none."""
-        return self._core.worker
+        """Return the number that shard 0 gave this client, -1 if it has given none."""
+        return -1 if (welcome := self.channels[0].welcome) is None else welcome.worker
 
     def where(self, shard: int) -> str:
         """Return a shard's address, followed by a guess at why no server answers there, if there is one."""
@@ -208,9 +209,6 @@ class RequestClient:
     def close(self) -> None:
         """Close every connection, after a short time for sending what is queued; may be called twice."""
         self._links.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

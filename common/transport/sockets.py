@@ -9,7 +9,7 @@ import os
 import socket as plain
 import stat
 from collections.abc import Iterator, Sequence
-from typing import Self
+from contextlib import AbstractContextManager
 
 import zmq
 
@@ -44,7 +44,7 @@ _NOBLOCK_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _send = zmq.backend.Socket.send
 
 
-class Context:
+class Context(AbstractContextManager["Context"]):
     """Owns a ZeroMQ context and every socket made from it; `close()` may be called twice.
 
     With `keys`, every connection is encrypted and both ends are authenticated (CURVE). A server with keys must poll
@@ -124,9 +124,6 @@ class Context:
             socket.close(last_words_ms)
         self._sockets.clear()
         self._zmq.term()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -244,7 +241,6 @@ def send_if_room(socket: zmq.Socket[bytes], frames: Sequence[Frame]) -> bool:
 
 
 def _lacking(error: zmq.ZMQError) -> SystemLimit:
-    """Return the error for a socket that cannot be created."""
     return SystemLimit(f"{zmq.strerror(error.errno or 0).lower()}: raise the limit (ulimit -n)")
 
 

@@ -356,7 +356,7 @@ def test_who_leaves_before_all_shards_have_welcomed_it_says_hello_no_more(*, is_
         talk.until(lambda: talk.core.not_ready is not None)
     talk.core.stop_joining()
     talk.rest(5.0)
-    assert talk.core.worker >= 0
+    assert talk.core.channels[0].welcome.worker >= 0
     assert [each.number for each in talk.messages(m.Hello, 0)] == [1]
     assert {each.number for each in talk.messages(m.Hello, 1)} == ({1} if is_welcome else set())
 
