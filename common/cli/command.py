@@ -79,7 +79,7 @@ class Command(click.Command):
         self.context_settings.setdefault("show_default", True)
         self.context_settings.setdefault("max_content_width", 110)
         self.context_settings.setdefault("help_option_names", ["-h", "--help"])
-        self.params.append(
+        self.params += [
             click.Option(
                 ["--config"],
                 type=click.Path(path_type=Path),
@@ -88,11 +88,9 @@ class Command(click.Command):
                 expose_value=False,
                 callback=self._load_file,
                 help=f"Take options from the table [{self.name}] of a TOML file; keys are the long options.",
-            )
-        )
-        self.params.append(
-            click.Option(["--json", "as_json"], is_flag=True, help="Make the last line of stdout one JSON object.")
-        )
+            ),
+            click.Option(["--json", "as_json"], is_flag=True, help="Make the last line of stdout one JSON object."),
+        ]
         for option in self.params:
             if isinstance(option.type, click.Path):
                 option.type = _NamedPath(option.type)

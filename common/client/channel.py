@@ -39,7 +39,6 @@ class Request:
     size: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Count the bytes of the frames."""
         self.size = wire.bytes_of(self.frames)
 
     def due_at(self, round_trip_s: float) -> float:

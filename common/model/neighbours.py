@@ -71,8 +71,7 @@ class UnitVectors:
 
     def find(self, word: str) -> int | None:
         """Return the row of `word` as written, else of its lower-case form; None if neither is known."""
-        row = self.index.get(word)
-        return self.index.get(word.lower()) if row is None else row
+        return self.index.get(word, self.index.get(word.lower()))
 
     def look_up(self, word: str) -> Found | None:
         """Return the vector of a known word, or of an unseen one if n-grams are known; None if it has no vector."""
@@ -80,9 +79,7 @@ class UnitVectors:
         if row is not None:
             return Found(self.rows[row], row)
         composed = None if self.subwords is None else self.subwords.compose(word)
-        if composed is None:
-            return None
-        return Found(unit_rows(composed[None], self.mean)[0], None)
+        return None if composed is None else Found(unit_rows(composed[None], self.mean)[0], None)
 
     def nearest(self, found: Found, top: int) -> Neighbours:
         """Return the `top` words with the largest cosine to a word, without that word.

@@ -33,8 +33,6 @@ class SimdVector(types.Type):
 
 @register_model(SimdVector)
 class _SimdVectorModel(models.PrimitiveModel):
-    """Represents a SimdVector as an LLVM vector."""
-
     def __init__(self, manager: Any, kind: SimdVector) -> None:
         super().__init__(manager, kind, vector_type(kind.count))
 
