@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 
 KIND = "checkpoint"
 SCHEMA = 2
-"""Schema 1 called the generations of a run lives, and their files `.life-NUMBER`."""
 ROWS = "rows.npy"
 VERSIONS = "versions.npy"
 """How often each row was changed, if that is counted."""
@@ -78,7 +77,6 @@ def newest(run: Path) -> tuple[str, int]:
 
     Raises ArtifactError if there is none, or if one cannot be read, see `complete`.
     """
-    require_readable_version(run)
     for _, _, label, shards in sorted(complete(run), reverse=True):
         try:
             _facts(run, label, shards)
@@ -87,16 +85,6 @@ def newest(run: Path) -> tuple[str, int]:
         else:
             return label, shards
     raise ArtifactError(f"{run} has no checkpoint to resume from")
-
-
-def require_readable_version(run: Path) -> None:
-    """Raise ArtifactError if an earlier version of the program, with another form of checkpoints, began the run."""
-    if _named(run, ".life-*"):
-        init = f"; --init {run} begins with its vectors" if artifacts.is_there(run / artifacts.MANIFEST) else ""
-        raise ArtifactError(
-            f"{run} was begun by an earlier version of glovewire, whose checkpoints this one does not read: "
-            f"resume it with that version, or train in another folder{init}"
-        )
 
 
 def prune(run: Path, shard: int, shards: int, keep: int, begun: str = "") -> list[str]:

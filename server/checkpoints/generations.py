@@ -115,7 +115,6 @@ def successor(config: ServerConfig, current: Generation | None) -> Generation:
     """Return a generation that follows `current` and begins from the newest checkpoint; see `next_generation`."""
     label, parts = "", 0
     if config.resume or config.recover:
-        files.require_readable_version(config.out)
         try:
             label, parts = files.newest(config.out)
         except ArtifactError as error:
@@ -263,7 +262,6 @@ def end_of_run(config: ServerConfig, begin: Begin | None = None, dataset: str | 
     If every shard has finished the newest generation, this one records the end, unless its parent starts all shards
     again. `dataset` is the checksum of this shard's dataset, if it has it.
     """
-    files.require_readable_version(config.out)
     current = newest(config.out)
     if current is None:
         return None
@@ -347,7 +345,7 @@ def parse_generation(text: str, where: str) -> Generation:
 
 
 def _is_possible(generation: Generation) -> bool:
-    """Return whether a shard can have begun this generation; without a secret it did so in an earlier version."""
+    """Return whether a shard can have begun this generation; one that a store has kept has no secret."""
     sizes = 0 <= generation.number <= MAX_NUMBER and 1 <= generation.shards <= MAX_SHARDS
     begins = not generation.label or (1 <= generation.parts <= MAX_SHARDS and LABEL.fullmatch(generation.label))
     names = is_name(generation.run) and SECRET.fullmatch(generation.secret)
