@@ -155,16 +155,17 @@ def largest_frame(state: ShardState) -> int:
     if state.tensors is not None:
         return MAX_FRAME_BYTES
     rows = int(np.diff(order.bounds).max()) if isinstance(order, ExclusiveBlocks) else table.rows
+    row_bytes: int = table.values.shape[1] * table.values.itemsize
     numbers = table.rows * np.dtype(np.int64).itemsize
-    return min(MAX_FRAME_BYTES, max(SMALL_FRAME_BYTES, rows * table.shape[1] * table.dtype.itemsize, numbers))
+    return min(MAX_FRAME_BYTES, max(SMALL_FRAME_BYTES, rows * row_bytes, numbers))
 
 
 # ---- serving
 
 
-def _keep_freed_memory(table: Table, schedule: str) -> None:
-    """Keep as much as before-images and messages take, which come and go; of blocks, not the copies of all rows."""
-    keep = max(LEAST_KEPT_BYTES, min(2 * table.nbytes, MOST_KEPT_TWICE_BYTES), table.nbytes // 2)
+def _keep_freed_memory(nbytes: int, schedule: str) -> None:
+    """Keep as much as before-images and messages take beside a table of `nbytes`; of blocks, not copies of all rows."""
+    keep = max(LEAST_KEPT_BYTES, min(2 * nbytes, MOST_KEPT_TWICE_BYTES), nbytes // 2)
     keep_freed_memory(keep, heap_bytes=min(keep, FROM_THE_HEAP_BYTES) if schedule == "blocks" else FROM_THE_HEAP_BYTES)
 
 
@@ -226,7 +227,7 @@ def _serve(
         return _catch_up(config, dataset, peers, ended)
     generation = generations.next_generation(config)
     state = prepare(config, dataset, generation, time.monotonic())
-    _keep_freed_memory(state.table, config.options.schedule)
+    _keep_freed_memory(state.table.values.nbytes, config.options.schedule)
     core, largest = Core(state), largest_frame(state)
     daemon = Daemon(core, config.out, config.bind, config.publish, config.keep_checkpoints, mine, largest)
     try:

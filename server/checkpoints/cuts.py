@@ -51,7 +51,7 @@ class Cut:
 
     def __init__(self, round: int, table: Table, blocks: Blocks) -> None:
         self.round = round
-        self.rows = np.empty(table.shape, table.dtype)
+        self.rows = np.empty_like(table.values)
         self._table, self._blocks = table, blocks
         self._missing = set(blocks.here())
         if blocks.is_past(round):
@@ -68,7 +68,8 @@ class Cut:
         """Copy a partition if it has reached the round and was not copied before."""
         if partition in self._missing and self._blocks.rounds[partition] >= self.round:
             first, last = self._blocks.bounds[partition : partition + 2].tolist()
-            self.rows[first - self._table.first : last - self._table.first] = self._table.between(first, last)
+            here = slice(first - self._table.first, last - self._table.first)
+            self.rows[here] = self._table.values[here]
             self._missing.discard(partition)
 
 

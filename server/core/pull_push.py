@@ -53,7 +53,7 @@ class PullPush:
         self._bfloat16 = options.sends_bfloat16
         self._mean, self._most_updates = options.mean_gradient, options.steps
         self.undo_log, self.credit = UndoLog(), Credit()
-        self.staleness, self.hot_rows = StalenessHistogram(), HotRows(table.first, table.shape[0])
+        self.staleness, self.hot_rows = StalenessHistogram(), HotRows(table.first, table.rows)
         self.ages = self._policy.ages
         """Ages of the rows of gradients: how often each was changed since it was pulled."""
         self.staleness_of: dict[int, int] = {}
@@ -223,7 +223,7 @@ class PullPush:
 
     def _undo_partial_visit(self, partition: int, push: m.Push) -> None:
         """Restore those rows of a push to which a lost worker has added in the same round."""
-        if push.operation == "add" and self.undo_log.holds(partition, push):
+        if push.operation == "add" and self.undo_log.overlapping(partition, push):
             rows = self._table.read(m.Pull(push.table, push.first, push.last, push.version, push.rows))
             before = self.undo_log.restore(push, partition, [push.version], rows)
             self._table.apply(replace(push, operation="assign", values=before))

@@ -57,7 +57,7 @@ class UndoLog:
         the values from before its pushes are kept.
         """
         images = self._kept[push.version].setdefault(partition, [])
-        earlier = [_numbers(image) for image in self._overlapping(partition, push)]
+        earlier = [_numbers(image) for image in self.overlapping(partition, push)]
         if not earlier:
             images.append(BeforeImage(push.first, push.last, push.rows, values, low))
             return
@@ -67,16 +67,13 @@ class UndoLog:
             low = None if low is None else low[fresh]
             images.append(BeforeImage(push.first, push.last, numbers[fresh], values[fresh], low))
 
-    def holds(self, partition: int, push: Push) -> bool:
-        """Return whether an image is kept of rows in the range of a push, from before its round."""
-        return bool(self._overlapping(partition, push))
-
     def drop_low(self, partition: int, round: int) -> None:
         """Drop the lower halves of a round that has completed its visit: from now on only bfloat16 is pulled."""
         images = self._kept[round][partition]
         images[:] = [BeforeImage(image.first, image.last, image.rows, image.values) for image in images]
 
-    def _overlapping(self, partition: int, push: Push) -> list[BeforeImage]:
+    def overlapping(self, partition: int, push: Push) -> list[BeforeImage]:
+        """Return the images of rows in the range of a push, from before its round."""
         images = self._kept.get(push.version, {}).get(partition, ())
         return [image for image in images if image.first < push.last and push.first < image.last]
 

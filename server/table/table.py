@@ -5,7 +5,6 @@ finiteness. No I/O, no clock, no sessions.
 """
 
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
@@ -60,21 +59,6 @@ class Table:
         self.last = self.first + self.rows
         self._request_width = self.parameters if self._parameters_only else values.shape[1]
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Return the numbers of rows and columns."""
-        return self._values.shape[0], self._values.shape[1]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Return the dtype of the rows."""
-        return self._values.dtype
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes of all rows."""
-        return self._values.nbytes
-
     def release(self) -> None:
         """Free the rows' memory, once the run is over and they are on disk."""
         self._values = self._values[:0].copy()
@@ -90,8 +74,8 @@ class Table:
             if count > self.rows:
                 raise LimitExceeded(f"{count} rows of {self.rows}: name each row once")
         if pull.bfloat16 and not self._sends_bfloat16:
-            raise BadRequest(f"rows of the table {self.name!r} are sent as {self.dtype} alone")
-        itemsize = BFLOAT16.itemsize if pull.bfloat16 else self.dtype.itemsize
+            raise BadRequest(f"rows of the table {self.name!r} are sent as {self.values.dtype} alone")
+        itemsize = BFLOAT16.itemsize if pull.bfloat16 else self._values.itemsize
         if count * self._request_width * itemsize > MAX_FRAME_BYTES:
             raise LimitExceeded(f"{count} rows do not fit in one message: pull fewer at a time")
         if pull.rows is not None:
@@ -100,7 +84,7 @@ class Table:
     @property
     def _sends_bfloat16(self) -> bool:
         """Return whether rows and differences may be bfloat16: rows of a model of words, not of tensors."""
-        return self.dtype == np.float32 and not self._parameters_only
+        return self._values.dtype == np.float32 and not self._parameters_only
 
     def read(self, pull: Pull) -> Array:
         """Return the current rows of a pull that has passed `check_pull`; later changes do not affect them."""
@@ -113,11 +97,6 @@ class Table:
             return self.parameters_of(pull.rows - self.first)
         gather = kernels.gather_bfloat16 if pull.bfloat16 else kernels.gather
         return gather(self._values, kernels.aligned(pull.rows), self.first)
-
-    def between(self, first: int, last: int) -> Rows:
-        """Return rows [first, last) of this shard, valid until the next change."""
-        low, high = self.local_range(first, last)
-        return self._values[low:high]
 
     def exchange(self, push: Push) -> tuple[Array, Halves | None]:
         """Assign the rows of a push that has passed `check_push`, or add bfloat16; return a copy of them before it.
@@ -142,11 +121,11 @@ class Table:
             raise BadRequest(f"rate must be between 0 and {MAX_RATE:g}, not {push.rate}")
         count = push.last - push.first if push.rows is None else push.rows.size
         width = self.parameters if push.operation == "gradient" else self._request_width
-        narrow_too = push.operation == "add" and self._sends_bfloat16
+        dtype, narrow_too = self._values.dtype, push.operation == "add" and self._sends_bfloat16
         if push.values.shape != (count, width) or not (
-            push.values.dtype == self.dtype or (narrow_too and push.values.dtype == BFLOAT16)
+            push.values.dtype == dtype or (narrow_too and push.values.dtype == BFLOAT16)
         ):
-            raise BadRequest(f"values must be {self.dtype}{' or bfloat16' * narrow_too} of shape ({count}, {width})")
+            raise BadRequest(f"values must be {dtype}{' or bfloat16' * narrow_too} of shape ({count}, {width})")
         if push.rows is None:
             self.local_range(push.first, push.last)
         else:

@@ -115,7 +115,7 @@ def server_sample(state: ShardState, now: float) -> m.ServerSample:
         bytes_in=network.bytes_in,
         bytes_out=network.bytes_out,
         undelivered=network.undelivered,
-        table_bytes=table.nbytes,
+        table_bytes=table.values.nbytes,
         checkpoints=count["checkpoints"],
         checkpoint_s=state.checkpoint_s,
         port=network.port,

@@ -67,7 +67,7 @@ def leave(data: Path, daemon: FakeDaemon, ending: Ending, size: int, **options: 
         one = shard(dataset, out=daemon.run, dim=256, tied=False, **options)
         (daemon.run / "checkpoints").mkdir(parents=True)
         config = ServerConfig(dataset=dataset.path, out=daemon.run, options=one.state.options)
-        end, table = RunEnd(ending), one.state.table.nbytes
+        end, table = RunEnd(ending), one.state.table.values.nbytes
         others = tracemalloc.get_traced_memory()[0] - table
         tracemalloc.reset_peak()
         peers, generation = Peers(config, None), Generation(run="abc")

@@ -99,7 +99,7 @@ def test_a_message_that_does_not_end_is_cut(daemon: Daemon, one: Shard, *, endle
 def test_no_frame_is_larger_than_the_largest_push(tmp_path: Path, options: dict[str, Any]) -> None:
     one = shard(in_memory(tmp_path / "d", size=3000, share=0.0005), dim=256, **options)
     page = 1000 if not options else 3000
-    assert largest_frame(one.state) == page * one.state.table.shape[1] * 4 > MIB
+    assert largest_frame(one.state) == page * one.state.table.values.shape[1] * 4 > MIB
     (tmp_path / "run").mkdir()
     daemon = Daemon(one.core, tmp_path / "run", LOCAL, LOCAL, largest_frame=MIB)
     with served(daemon), shaken(daemon.address) as stranger:

@@ -192,7 +192,7 @@ class ShardOracle:
             waiting <= MAX_WAITING_PER_SESSION * sessions,
             f"{waiting} requests of {sessions} sessions wait at {self._where}",
         )
-        pulled, most = state.pull_push._policy.kept_bytes, 2 * KEPT_PULLS * (sessions + 1) * state.table.nbytes
+        pulled, most = state.pull_push._policy.kept_bytes, 2 * KEPT_PULLS * (sessions + 1) * state.table.values.nbytes
         require(pulled <= most, f"{self._where} keeps {pulled} of {most} bytes of what {sessions} clients have pulled")
         blocks = state.consistency
         if not isinstance(blocks, ExclusiveBlocks):

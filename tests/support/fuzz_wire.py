@@ -285,7 +285,7 @@ def holds(one: Shard) -> None:
     """Check what must hold whatever arrived."""
     assert np.isfinite(one.state.table.values).all()
     assert len(one.state.waiting) <= MAX_WAITING_PER_SESSION * len(PEERS)
-    assert sum(one.state.table.shape) < 1 << 22
+    assert sum(one.state.table.values.shape) < 1 << 22
     for replies in one.inbox.values():
         for reply in replies:
             wire.encode(0, reply)

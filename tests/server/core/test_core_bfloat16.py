@@ -21,14 +21,14 @@ def one(dataset: Dataset) -> Shard:
     for name in ("w", "v"):
         one.hello(name)
     draw = np.random.default_rng(7)
-    one.state.table.values[:] = draw.normal(size=one.state.table.shape)
+    one.state.table.values[:] = draw.normal(size=one.state.table.values.shape)
     return one
 
 
 def differences(of: Shard, rows: int, seed: int = 0) -> Rows:
     """Differences that bfloat16 holds exactly."""
     draw = np.random.default_rng(seed)
-    return from_bfloat16(to_bfloat16(draw.normal(size=(rows, of.state.table.shape[1])).astype(np.float32)))
+    return from_bfloat16(to_bfloat16(draw.normal(size=(rows, of.state.table.values.shape[1])).astype(np.float32)))
 
 
 def add(values: Rows, first: int, last: int, *, sequence: int = 1, worker: int = 0, **fields: object) -> m.Push:

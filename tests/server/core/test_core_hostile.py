@@ -69,7 +69,7 @@ def test_a_version_before_all_others_is_refused(dataset: Dataset, options: dict[
     one = shard(dataset, **options)
     one.hello()
     one.hello("eye", role="observer")
-    values = np.zeros((1, one.state.table.shape[1]), np.float32)
+    values = np.zeros((1, one.state.table.values.shape[1]), np.float32)
     for peer, message in ((b"eye", pull(0, 1, -(1 << 63))), (b"w0", push("add", values, 0, 1, version=-(1 << 63)))):
         assert isinstance(refused := one.ask(peer, message), m.Refused)
         assert "a version is at least 0" in refused.text

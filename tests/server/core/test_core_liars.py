@@ -154,7 +154,7 @@ class Worker:
 
     @property
     def width(self) -> int:
-        return int(self.cluster[0].state.table.shape[1])
+        return int(self.cluster[0].state.table.values.shape[1])
 
     def spans(self, partition: int) -> list[tuple[int, int, int]]:
         """The shards that have rows of a partition, and which."""
@@ -217,7 +217,7 @@ def two_shards(dataset: Dataset) -> list[Shard]:
     for one in cluster:
         table = one.state.table
         rows = np.searchsorted(dataset.layout.bounds, np.arange(table.first, table.last), "right")
-        table.values = np.repeat(rows[:, None].astype(np.float32), table.shape[1], axis=1)
+        table.values = np.repeat(rows[:, None].astype(np.float32), table.values.shape[1], axis=1)
     return cluster
 
 

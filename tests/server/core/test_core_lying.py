@@ -35,7 +35,7 @@ def pushed(of: Shard, peer: bytes, strip: m.Granted, sequence: int, operation: s
 def under(of: Shard, strip: m.Granted, partition: int, operation: str = "assign", **fields: Any) -> m.Push:
     """A push of ones to a partition under a lease."""
     first, last = of.dataset.layout.span(partition)
-    values = np.ones((last - first, of.state.table.shape[1]))
+    values = np.ones((last - first, of.state.table.values.shape[1]))
     own = {"version": strip.round, "lease": strip.lease, "token": strip.token}
     return push(operation, values, first, last, **{**own, **fields})
 
@@ -63,7 +63,7 @@ def test_a_push_without_a_lease_changes_nothing(dataset: Dataset) -> None:
     one.hello("w")
     before = one.state.table.values.copy()
     first, last = dataset.layout.span(0)
-    rows = np.ones((last - first, one.state.table.shape[1]))
+    rows = np.ones((last - first, one.state.table.values.shape[1]))
     for version in range(20):
         lie = push("assign", rows, first, last, version=version, lease=version)
         assert code(one.ask(b"liar", lie)) == "bad-request"
@@ -91,7 +91,7 @@ def test_pushes_that_pull_and_rows_outside_of_their_range_are_not_for_blocks(dat
     """`Rows` alone would be an answer without a receipt."""
     one = shard(dataset, **ASYNC)
     one.hello("w")
-    rows = np.ones((2, one.state.table.shape[1]))
+    rows = np.ones((2, one.state.table.values.shape[1]))
     for odd in (
         push("add", rows, rows=[0, 1], version=0),
         push("add", rows, 0, 2, rows=[1, 2], version=0),
@@ -169,7 +169,7 @@ def test_a_lease_that_has_ended_pushes_no_more(dataset: Dataset) -> None:
     second = rounds_of(one).next_visit(2, first + 1)
     assert isinstance(one.ask(b"w", assign(one, 1, 2, first, 1.0, worker=1, lease=2)), m.Applied)
     assert code(one.ask(b"slow", assign(one, 1, 2, first, 1.0, lease=1))) == "lease-lost"
-    values = np.ones((9, one.state.table.shape[1]))
+    values = np.ones((9, one.state.table.values.shape[1]))
     later = push("assign", values, 16, 25, sequence=2, version=second, low_water=first + 1)
     assert isinstance(one.ask(b"w", leased(later, worker=1, lease=3)), m.Applied)
     assert code(one.ask(b"slow", assign(one, 1, 2, first, 1.0, lease=4))) == "lease-lost"

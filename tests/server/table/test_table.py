@@ -79,7 +79,7 @@ def test_rows_that_were_given_up_are_still_counted() -> None:
     """What a shard says last of itself is how many rows it had."""
     target = make(rows=8)
     target.release()
-    assert (target.rows, target.nbytes, target.last) == (8, 0, target.first)
+    assert (target.rows, target.values.nbytes, target.last) == (8, 0, target.first)
     target.values = np.zeros((3, WIDTH), np.float32)
     assert target.rows == 3
 
