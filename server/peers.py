@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Self
 
 from glovewire.common import log
 from glovewire.common.endings import LASTING
@@ -64,10 +63,7 @@ class Peers:
         self._socket = PeerSocket(config.peers[config.shard], keys, config.shards, self._answer)
         self._start(partial(self._socket.serve, self._ended.is_set), "shards")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """End the threads and release the socket."""
         self._ended.set()
         for thread in self._threads:

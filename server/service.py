@@ -177,8 +177,8 @@ def serve(config: ServerConfig, ready: Callable[[Daemon], None]) -> dict[str, An
     with contextlib.ExitStack() as held:
         try:
             with signals_raise(), without_blas():
-                peers = held.enter_context(Peers(config, mine))
-                stored = held.enter_context(StoredCheckpoints(config))
+                peers = held.enter_context(contextlib.closing(Peers(config, mine)))
+                stored = held.enter_context(contextlib.closing(StoredCheckpoints(config)))
                 if config.downloads and (ended := _ended(config, None, peers)) is not None:
                     peers.look()  # shard 0, which has the dataset, may have ended, too
                     peers.tell_whole()

@@ -15,7 +15,6 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Self
 
 from glovewire.common import errors, log
 from glovewire.common.storage.artifacts import MANIFEST, Manifest, flush_path, make_folder, output_errors
@@ -111,10 +110,7 @@ class StoredCheckpoints:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         """End the thread once everything is uploaded, or the store fails or is too slow."""
         self._ended.set()
         if self._thread is not None:

@@ -6,7 +6,7 @@ import json
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +91,7 @@ def test_one_that_reads_no_replies_gets_few(other: Other) -> None:
 def test_unreadable_messages_end_the_connection(tmp_path: Path) -> None:
     apart = (LOCAL, "tcp://127.0.0.1:9")
     config = ServerConfig(dataset=tmp_path, out=tmp_path / "run", shards=2, peers=apart, options=TrainingOptions(dim=4))
-    with peers.Peers(config, None) as shard:
+    with closing(peers.Peers(config, None)) as shard:
         address = shard._socket.address
         with shaken(address) as stranger:
             with suppress(OSError):
@@ -130,7 +130,7 @@ def test_a_refusal_that_names_a_folder_in_bytes_that_are_no_text_does_not_end_th
     run, apart = tmp_path / "r\udcff", (LOCAL, "tcp://127.0.0.1:9")
     config = ServerConfig(dataset=tmp_path, out=run, shards=2, peers=apart, options=TrainingOptions(dim=4))
     with (
-        peers.Peers(config, None) as shard,
+        closing(peers.Peers(config, None)) as shard,
         RequestClient([shard._socket.address], "shard-1", silence_s=20.0) as client,
     ):
         for _ in range(2):

@@ -7,7 +7,7 @@ import itertools
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -52,7 +52,7 @@ class Cluster:
 
     def start(self, shard: int) -> Peers:
         self._running.add(shard)
-        return self._stack.enter_context(Peers(self.configs[shard], None))
+        return self._stack.enter_context(closing(Peers(self.configs[shard], None)))
 
     @contextmanager
     def looking(self, shard: int) -> Iterator[threading.Thread]:

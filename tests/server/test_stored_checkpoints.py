@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def remove(run: Path, label: str, shard: int) -> None:
 def upload(run: Path, *shards: int) -> None:
     """Let each shard upload all that it has not uploaded, as when it ends."""
     for shard in shards:
-        with StoredCheckpoints(config(run, shard)) as stored:
+        with closing(StoredCheckpoints(config(run, shard))) as stored:
             stored.follow()
 
 
