@@ -127,10 +127,11 @@ class Progress:
         return [Event(t, "epoch", str(self.losses.epoch), text)]
 
     def _finish(self, schedule: Schedule, session: Session, report: Report) -> int:
-        if schedule.holder(report.lease) != session.name:
+        round, holder = schedule.held.get(report.lease, (0, None))
+        if holder != session.name:
             raise LeaseLost(f"lease {report.lease} is not yours (any more)")
         expected = 0
-        for partition in schedule.rounds.visits(schedule.round_of(report.lease)):
+        for partition in schedule.rounds.visits(round):
             for shard in self._owners[partition]:
                 expected ^= self._tokens.receipt(shard, report.lease, partition)
         if report.receipt ^ expected:
@@ -148,7 +149,8 @@ class Progress:
         if self.schedule is None:
             return self.patience.check(0, waited_for(), now)
         round = self.schedule.low_water
-        return self.patience.check(round, self.schedule.held_in(round), now)
+        held = {lease: each for lease, each in self.schedule.held.items() if each[0] == round}
+        return self.patience.check(round, held, now)
 
     def _check(self, report: Report) -> None:
         """Raise BadRequest for impossible figures: a single one could end the run or spoil every mean."""

@@ -12,6 +12,8 @@ from collections.abc import Set
 
 from glovewire.common.model.rounds import Rounds
 
+from .patience import Held
+
 LEASES_PER_WORKER = 4
 """Strips in training, prefetched, and on their way back; a worker has the rows of their partitions in memory."""
 
@@ -33,13 +35,14 @@ class Schedule:
         self._returned: list[int] = []
         self._skipped: list[int] = []
         self._has: dict[str, Set[int]] = {}
-        self._held: dict[int, tuple[int, str]] = {}
+        self.held: dict[int, Held] = {}
+        """The leases that have not ended, by number."""
         self._next_lease = 1
 
     @property
     def complete(self) -> bool:
         """Return whether every round has been trained."""
-        return self._next >= self._end and not self._held and not self._returned and not self._skipped
+        return self._next >= self._end and not self.held and not self._returned and not self._skipped
 
     @property
     def round(self) -> int:
@@ -53,7 +56,7 @@ class Schedule:
     @property
     def low_water(self) -> int:
         """Return the first round that is not trained yet."""
-        return min([self._next, *self._returned, *self._skipped, *(round for round, _ in self._held.values())])
+        return min([self._next, *self._returned, *self._skipped, *(round for round, _ in self.held.values())])
 
     def grant(self, worker: str, most: int = LEASES_PER_WORKER, has: Set[int] = frozenset()) -> tuple[int, int] | None:
         """Return a lease (its number and round) for `worker`, None while the worker must wait.
@@ -69,7 +72,7 @@ class Schedule:
         ready = [*self._skipped, *range(self._next, min(last, self._next + few))]
         if not ready:
             return None
-        own = [round for round, holder in self._held.values() if holder == worker]
+        own = [round for round, holder in self.held.values() if holder == worker]
         waits = any(round > ready[0] for round in own)
         if len(own) >= most and not waits:
             return None
@@ -78,28 +81,16 @@ class Schedule:
         self._next = max(self._next, round + 1)
         return self._hold(round, worker)
 
-    def holder(self, lease: int) -> str | None:
-        """Return the worker that holds a lease, None when it has ended."""
-        return self._held[lease][1] if lease in self._held else None
-
-    def held_in(self, round: int) -> dict[int, tuple[int, str]]:
-        """Return the round and the worker of the lease of a round, by lease."""
-        return {lease: held for lease, held in self._held.items() if held[0] == round}
-
-    def round_of(self, lease: int) -> int:
-        """Return the round of a lease that has a holder."""
-        return self._held[lease][0]
-
     def finish(self, lease: int) -> int:
         """End a lease, count its strip as trained, and return the round."""
         self.completed += 1
-        return self._held.pop(lease)[0]
+        return self.held.pop(lease)[0]
 
     def release(self, worker: str) -> list[int]:
         """Take back every lease of a worker that left or was lost; return their rounds, which are granted first."""
         self._has.pop(worker, None)
-        leases = [lease for lease, (_, holder) in self._held.items() if holder == worker]
-        rounds = [self._held.pop(lease)[0] for lease in leases]
+        leases = [lease for lease, (_, holder) in self.held.items() if holder == worker]
+        rounds = [self.held.pop(lease)[0] for lease in leases]
         for round in rounds:
             heapq.heappush(self._returned, round)
         return rounds
@@ -114,5 +105,5 @@ class Schedule:
     def _hold(self, round: int, worker: str) -> tuple[int, int]:
         lease = self._next_lease
         self._next_lease += 1
-        self._held[lease] = (round, worker)
+        self.held[lease] = (round, worker)
         return lease, round

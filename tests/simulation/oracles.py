@@ -179,7 +179,7 @@ class ShardOracle:
         assert schedule is not None
         if granted.lease in self._leases:
             return
-        held = schedule.held_in(granted.round)
+        held = [each for each in schedule.held.values() if each[0] == granted.round]
         require(len(held) <= 1, f"round {granted.round} is leased more than once: {held}")
         require(granted.round not in self._trained, f"round {granted.round} is leased again after it was trained")
         self._leases[granted.lease] = granted.round

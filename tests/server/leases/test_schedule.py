@@ -44,7 +44,7 @@ class Training:
             assert len(mine) < LEASES_PER_WORKER or max(mine) > round
             assert round < self.schedule.low_water + self.rounds.partitions
         assert lease not in self.held
-        assert self.schedule.holder(lease) == worker
+        assert self.schedule.held[lease] == (round, worker)
         self.granted.add(round)
         if self.fetching:
             self.has[worker].add(self.rounds.strip(round))
@@ -70,7 +70,7 @@ class Training:
             return
         del self.held[lease], self.left[lease]
         assert self.schedule.finish(lease) == round
-        assert self.schedule.holder(lease) is None
+        assert lease not in self.schedule.held
         own = self.rounds.strip(round)
         self.version[own] = max(self.version[own], self.rounds.next_visit(own, round + 1))
         self.trained.append(round)
