@@ -7,7 +7,7 @@ its reports since its last sample.
 """
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -46,6 +46,14 @@ class MeanSums:
         return self.loss / n, self.bias_only_loss / n, self.norm / n
 
 
+def means_of(reports: Iterable[Report]) -> tuple[float, float, float]:
+    """Return loss, bias-only loss and vector norm per entry of all `reports` together."""
+    sums = MeanSums()
+    for report in reports:
+        sums.add(report)
+    return sums.means()
+
+
 class MatrixMean:
     """Mean losses and norm over the whole matrix: each part (block) with its latest report.
 
@@ -56,7 +64,7 @@ class MatrixMean:
 
     def __init__(self, per_sweep: int) -> None:
         self._per_sweep = per_sweep
-        self._parts: dict[Hashable, MeanSums] = {}
+        self._parts: dict[Hashable, Report] = {}
         self._entries = self._reports = 0
 
     def __len__(self) -> int:
@@ -66,9 +74,8 @@ class MatrixMean:
         """Count a report, replacing the earlier one of the same part; `part` is None for minibatches."""
         self._reports += 1
         self._forget(part)
-        self._parts[self._reports if part is None else part] = sums = MeanSums()
-        sums.add(report)
-        self._entries += sums.entries
+        self._parts[self._reports if part is None else part] = report
+        self._entries += report.entries
         while len(self._parts) > 1:
             oldest = next(iter(self._parts))
             if self._entries - self._parts[oldest].entries < self._per_sweep and len(self._parts) <= MAX_PARTS:
@@ -77,16 +84,11 @@ class MatrixMean:
 
     def means(self) -> tuple[float, float, float]:
         """Return loss, bias-only loss and vector norm per entry."""
-        sums = MeanSums(self._entries)
-        for part in self._parts.values():
-            sums.loss += part.loss
-            sums.bias_only_loss += part.bias_only_loss
-            sums.norm += part.norm
-        return sums.means()
+        return means_of(self._parts.values())
 
     def _forget(self, part: Hashable) -> None:
-        if (sums := self._parts.pop(part, None)) is not None:
-            self._entries -= sums.entries
+        if (report := self._parts.pop(part, None)) is not None:
+            self._entries -= report.entries
 
 
 @dataclass
@@ -159,12 +161,7 @@ class Losses:
 
     def last_means(self) -> tuple[float, float, float]:
         """Return mean loss, bias-only loss and norm of the newest sweep; of a dense model, of the newest reports."""
-        if self.updates is None:
-            return self.sweep_means(max(self._by_sweep, default=0))
-        sums = MeanSums()
-        for report in self._newest:
-            sums.add(report)
-        return sums.means()
+        return self.sweep_means(max(self._by_sweep, default=0)) if self.updates is None else means_of(self._newest)
 
     def seconds(self) -> float:
         """Return the time from the start of the first reported work to the last report."""
