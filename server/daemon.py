@@ -39,8 +39,8 @@ from glovewire.common.transport.curve_keys import ServerKeys
 from glovewire.common.transport.wakeup import Wakeup
 
 from .checkpoints import files as checkpoint
-from .checkpoints.cuts import Snapshot
-from .checkpoints.writer import CheckpointWriter, WriteResult
+from .checkpoints.cuts import Snapshot, WriteResult
+from .checkpoints.writer import CheckpointWriter
 from .core.core import Core, Effects
 from .core.state import NetworkCounts
 from .limits import RESERVED_DESCRIPTORS, Connections, ErrorBudget, Outbox, Unfinished, note_changes
@@ -385,7 +385,7 @@ class Daemon:
     def _report_written(self, written: Iterable[WriteResult], now: float) -> None:
         """Tell the core which checkpoints were written and which failed."""
         for each in written:
-            self._carry_out(self._core.checkpointed(each.label, now, each.error, each.seconds, each.removed))
+            self._carry_out(self._core.checkpointed(each, now))
 
     def _publish(self, published: Published) -> None:
         """Send a sample to subscribers; also append losses and scores to the metrics file, and events to the log."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from glovewire.common.array_types import Indices, Rows
-from glovewire.common.errors import BadRequest, LimitExceeded, NotReady
+from glovewire.common.errors import BadRequest, GlovewireError, LimitExceeded, NotReady
 from glovewire.common.protocol.messages import Push
 
 from ..consistency.blocks import AsynchronousBlocks, Blocks, ExclusiveBlocks
@@ -44,6 +44,16 @@ class Snapshot:
     rows: Rows
     facts: dict[str, Any]
     versions: Indices | None = None
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    """A checkpoint that is on disk after `seconds`, or the error that prevented it; `removed` are older labels."""
+
+    label: str
+    seconds: float = 0.0
+    removed: Sequence[str] = ()
+    error: GlovewireError | None = None
 
 
 class Cut:

@@ -2,9 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -12,20 +11,10 @@ from glovewire.common.errors import ArtifactError, GlovewireError
 from glovewire.common.runtime.descriptors import patiently
 
 from . import files, generations
-from .cuts import Snapshot
+from .cuts import Snapshot, WriteResult
 
 PAUSE_RATIO, PAUSE_RATIO_AWAITED = 19.0, 11.0
 """Seconds of pause per CPU second of the checkpoint thread, which takes 5 % of a core, 8 % while a client waits."""
-
-
-@dataclass(frozen=True)
-class WriteResult:
-    """A checkpoint that is on disk after `seconds`, or the error that prevented it; `removed` are older labels."""
-
-    label: str
-    seconds: float
-    error: GlovewireError | None
-    removed: Sequence[str] = ()
 
 
 class CheckpointWriter:
@@ -55,7 +44,7 @@ class CheckpointWriter:
             error = future.exception()
             if error is not None and not isinstance(error, GlovewireError):
                 raise error
-            found.append(WriteResult(label, 0.0, error) if error else future.result())
+            found.append(WriteResult(label, error=error) if error else future.result())
         if not self._writing:
             self._throttle.reset()
         return found
@@ -80,7 +69,7 @@ class CheckpointWriter:
             files.write(self._run, snapshot, self._throttle.pause)
             seconds = time.monotonic() - began
             removed = self._prune(int(snapshot.facts["shard"]), int(snapshot.facts["shards"]))
-            return WriteResult(snapshot.label, seconds, None, removed)
+            return WriteResult(snapshot.label, seconds, removed)
         finally:
             self._done()
 

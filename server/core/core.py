@@ -30,7 +30,7 @@ from glovewire.common.protocol import messages as m
 from glovewire.common.roles import Client
 from glovewire.common.text import printable
 
-from ..checkpoints.cuts import LAST_CHECKPOINT, Snapshot, final_label
+from ..checkpoints.cuts import LAST_CHECKPOINT, Snapshot, WriteResult, final_label
 from ..leases.patience import Held
 from ..limits import held_bytes
 from ..sessions import LATE_FRACTION, Peer, Session, is_new
@@ -170,24 +170,17 @@ class Core:
         """Record that a reply to `peer` could not be sent because its connection is gone."""
         self._state.sessions.disconnected(peer)
 
-    def checkpointed(
-        self,
-        label: str,
-        now: float,
-        error: GlovewireError | None = None,
-        seconds: float = 0.0,
-        removed: Sequence[str] = (),
-    ) -> Effects:
-        """Record that a checkpoint is on disk after `seconds`, or failed with `error`; `removed` are labels deleted."""
-        state = self._state
+    def checkpointed(self, written: WriteResult, now: float) -> Effects:
+        """Record that a checkpoint is on disk or could not be written."""
+        state, label, error = self._state, written.label, written.error
         reply = m.Checkpointed(label) if error is None else self._refusal(error)
         for peer, number in state.cuts.mark_written(label, on_disk=error is None):
             self._replies.send(Outgoing(peer, number, reply))
-        state.cuts.mark_removed(removed)
+        state.cuts.mark_removed(written.removed)
         if error is None:
             state.counters["checkpoints"] += 1
-            state.checkpoint_s = seconds
-        text = f"in {seconds:.2f} s" if error is None else f"not written: {error}"
+            state.checkpoint_s = written.seconds
+        text = f"in {written.seconds:.2f} s" if error is None else f"not written: {error}"
         state.publisher.event(now, "checkpoint", label, text)
         return self._effects()
 

@@ -69,9 +69,7 @@ class ShardState:
         self.network = NetworkCounts()
         self.publisher = Publisher(identity.run, identity.shard, started)
         self.cuts = Cuts(table, consistency, identity.checkpoint_rounds, self.checkpoint_facts)
-        leased = None
-        if isinstance(consistency, Blocks):
-            leased = LeasedPushes(identity.tokens, identity.shard, consistency)
+        leased = LeasedPushes(identity.tokens, identity.shard, consistency) if isinstance(consistency, Blocks) else None
         self.pull_push = PullPush(table, consistency, options, self.cuts, self.counters, self.waiting, tensors, leased)
         self.checkpoint_s = -1.0
         self.left_bytes_sent = 0

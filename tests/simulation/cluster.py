@@ -192,7 +192,7 @@ class SimulatedDaemon:
             self._cluster.checkpoints.removed(each.removed)
             if each.error is None and self._cluster.when_written:
                 world.after(WRITTEN_S, self._cluster.when_written.pop(0))
-            effects = self._core.checkpointed(each.label, world.time, each.error, each.seconds, each.removed)
+            effects = self._core.checkpointed(each, world.time)
             self._carry_out(effects)
 
     def _carry_out(self, effects: Effects) -> None:

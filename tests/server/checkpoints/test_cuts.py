@@ -19,6 +19,7 @@ from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
 from glovewire.server.checkpoints import cuts
+from glovewire.server.checkpoints.cuts import WriteResult
 from glovewire.server.checkpoints.writer import CheckpointWriter
 
 
@@ -117,7 +118,7 @@ def test_the_answer_comes_when_it_is_on_disk(dataset: Dataset) -> None:
     rounds.push_before(1)
     (snapshot,) = one.take_snapshots()
     assert all(one.reply(b"eye", number) is None for number in numbers)
-    one.carry_out(one.core.checkpointed(snapshot.label, 1.0))
+    one.carry_out(one.core.checkpointed(WriteResult(snapshot.label), 1.0))
     assert one.events("checkpoint") == [snapshot.label]
     for number in numbers:
         assert one.inbox[b"eye", number] == [m.Checkpointed("round-00000001")]
@@ -132,7 +133,7 @@ def test_what_is_no_longer_on_disk_is_not_said_to_be_there(dataset: Dataset, tmp
         for snapshot in one.take_snapshots():
             writer.begin(snapshot)
             for written in writer.finish():
-                one.core.checkpointed(written.label, 1.0, removed=written.removed)
+                one.core.checkpointed(written, 1.0)
     writer.close()
     assert [path.name for path in (tmp_path / "checkpoints").glob("[!.]*")] == ["round-00000009.shard-0-of-1"]
     assert one.ask(b"eye", m.Checkpoint(9)) == m.Checkpointed("round-00000009")
@@ -143,7 +144,7 @@ def test_a_disk_that_refuses_is_told_to_those_who_asked_and_the_run_goes_on(data
     one = shard(dataset, **MINIBATCH)
     number = one.send(b"eye", m.Checkpoint(1))
     (snapshot,) = one.take_snapshots()
-    one.carry_out(one.core.checkpointed(snapshot.label, 1.0, OutputError("no space left")))
+    one.carry_out(one.core.checkpointed(WriteResult(snapshot.label, error=OutputError("no space left")), 1.0))
     assert code(one.reply(b"eye", number)) == "output"
     assert one.events("failed") == []
     assert one.state.over is None
@@ -159,7 +160,7 @@ def test_requests_for_checkpoints_do_not_fill_the_memory(dataset: Dataset, optio
     assert replies[: cuts.MAX_REQUESTED] == [None] * cuts.MAX_REQUESTED
     assert {code(reply) for reply in replies[cuts.MAX_REQUESTED :]} == {"not-ready"}
     for snapshot in one.take_snapshots():
-        one.core.checkpointed(snapshot.label, 1.0)
+        one.core.checkpointed(WriteResult(snapshot.label), 1.0)
         assert one.ask(b"eye", m.Checkpoint(70)) is None
 
 
@@ -182,7 +183,7 @@ def test_a_storm_of_requests_writes_one_checkpoint_a_second(dataset: Dataset, op
             storm.push_before(number + 1)
         for snapshot in one.take_snapshots():
             labels.add(snapshot.label)
-            one.carry_out(one.core.checkpointed(snapshot.label, one.now))
+            one.carry_out(one.core.checkpointed(WriteResult(snapshot.label), one.now))
     assert len(labels) == 5
     codes = {code(replies[-1]) for (peer, _), replies in one.inbox.items() if peer == b"eye"}
     assert codes == ({"", "limit"} if options else {""}), "requests for any soon one share the newest"
@@ -246,7 +247,7 @@ def test_minibatches_are_kept_after_every_so_many_epochs_of_gradients_on_every_s
             assert isinstance(reply, m.Applied)
             for snapshot in one.take_snapshots():
                 labels.append((snapshot.label, snapshot.facts["gradients"]))
-                one.core.checkpointed(snapshot.label, 1.0)
+                one.core.checkpointed(WriteResult(snapshot.label), 1.0)
         assert labels == [(f"update-{count:08d}", count) for count in (every, 2 * every, 3 * every)]
 
 
@@ -258,7 +259,7 @@ def test_after_a_disk_was_too_slow_checkpoints_are_taken_again(dataset: Dataset)
         rounds.push_before(epoch * rounds.order.partitions + 1)
         if epoch >= 20:  # before, nothing is written
             for snapshot in one.take_snapshots():
-                one.core.checkpointed(snapshot.label, 1.0)
+                one.core.checkpointed(WriteResult(snapshot.label), 1.0)
                 found.append(snapshot.facts["round"] // rounds.order.partitions)
     assert found[: cuts.MAX_UNWRITTEN] == [1, 2, 3, 4]
     assert found[-20:] == list(range(40, 60)), "it is in time again"
@@ -337,7 +338,7 @@ def test_blocks_in_any_order_are_cut_when_the_rounds_before_are_in_every_table(
             for snapshot in one.take_snapshots():
                 mine.append(snapshot.label)
                 np.testing.assert_array_less(visits_before(one, snapshot.facts["round"]) - 1, snapshot.rows[:, 0])
-                one.core.checkpointed(snapshot.label, 1.0)
+                one.core.checkpointed(WriteResult(snapshot.label), 1.0)
     assert found == [["round-00000003", "round-00000006", "round-00000009"]] * 2
     assert both[0].core.final().facts["round"] == 12
     for one, table in zip(both, tables, strict=True):
@@ -375,7 +376,7 @@ def test_of_minibatches_every_shard_calls_a_checkpoint_by_the_number_that_it_is_
     def taken(one: Shard) -> list[str]:
         labels = [snapshot.label for snapshot in one.take_snapshots()]
         for label in labels:
-            one.carry_out(one.core.checkpointed(label, 1.0))
+            one.carry_out(one.core.checkpointed(WriteResult(label), 1.0))
         return labels
 
     for asked in ((70, 70), (5,)):
