@@ -170,12 +170,6 @@ def train_self_pairs(
 
 
 @compiled_fast
-def padded_dim(dim: int) -> int:
-    """Return the length of a vector in a row: `dim` rounded up to LANES; the added floats are always zero."""
-    return -(-dim // LANES) * LANES
-
-
-@compiled_fast
 def compute_norms(role: GloveRole, pairs: Pairs, side: int, first: int, size: int, span: int) -> None:
     """Fill in the missing norms (below 0) of the rows that `size` entries from `first` on have in column `side`."""
     width = role.rows.shape[1]
@@ -197,6 +191,7 @@ def train_block(
     seed: int,
     columns: Indices,
     dim: int,
+    span: int,
     optimizer: int,
     tied: bool,
     symmetric: bool,
@@ -215,7 +210,6 @@ def train_block(
     """
     loss = bias_only = covered = 0.0
     power, log_max = np.float32(alpha), np.float32(np.log(x_max))
-    span = padded_dim(dim)
     params = GloveParams(optimizer, np.float32(rate), span, np.float32(1) / np.float32(dim))
     w, c = columns[0], columns[1]
     missing = np.float32(-1)
@@ -304,9 +298,9 @@ def batch_gradients(
 
 
 @compiled_fast
-def mean_norm(rows: Rows, columns: Indices, dim: int) -> float:
+def mean_norm(rows: Rows, columns: Indices, span: int) -> float:
     """Return the mean Euclidean norm of the word vectors in `rows`, 0 if there are none."""
     width, vector, total = rows.shape[1], columns[0, 0], 0.0
     for n in range(rows.shape[0]):
-        total += np.sqrt(dots(rows, n * width + vector, rows, (n,), width, vector, padded_dim(dim))[1])
+        total += np.sqrt(dots(rows, n * width + vector, rows, (n,), width, vector, span)[1])
     return float(total / max(rows.shape[0], 1))

@@ -78,7 +78,7 @@ class Objective:
         tiles = Tiles(entries, (ones, ones), np.zeros(2, np.int64), none, none, 0, True, True)
         renumbered(tiles, 0, none)
         self.train(rows, rows, tiles, layout, options, 0.1)
-        glove.mean_norm(rows, layout.columns, layout.dim)
+        glove.mean_norm(rows, layout.columns, layout.span)
         if self.name == "glove":  # the only one with minibatches
             counts = np.ones(0, np.float32)
             glove.batch_gradients(rows, none, none, counts, layout.columns, layout.dim, 1.0, 1.0, rows.copy())
@@ -90,7 +90,7 @@ def _train_glove(
     pairs, counts = glove.as_plain_arrays(tiles.entries)
     return glove.train_block(
         rows_a, rows_b, pairs, counts, tiles.starts, tiles.order, tiles.numbers, tiles.seed, layout.columns, layout.dim,
-        glove.OPTIMIZERS[layout.optimizer], layout.tied, tiles.symmetric, tiles.diagonal, options.x_max,
+        layout.span, glove.OPTIMIZERS[layout.optimizer], layout.tied, tiles.symmetric, tiles.diagonal, options.x_max,
         options.alpha, rate,
     )  # fmt: skip
 

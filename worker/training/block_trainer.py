@@ -256,7 +256,7 @@ class BlockTrainer:
         strip, result = visit.strip, self._results[visit.strip]
         rows = self._own.pop(strip) if visit.is_own else self._others.pop(visit)
         if visit.is_own:
-            result.norm = kernels.mean_norm(rows.values, self._layout.columns, self._options.dim)
+            result.norm = kernels.mean_norm(rows.values, self._layout.columns, self._layout.span)
         numbers = self._numbers(strip.own, visit.partition)
         change = Change(*self._dataset.layout.span(visit.partition), rows.change(), numbers)
         operation = "assign" if rows.before is None else "add"

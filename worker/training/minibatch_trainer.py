@@ -106,7 +106,7 @@ def glove_gradients(batch: Minibatch, rows: Rows, options: TrainingOptions) -> G
     )
     if options.mean_gradient:
         gradients *= 2.0 / examples
-    return Gradients(gradients, examples, loss, bias_only, kernels.mean_norm(rows, layout.columns, options.dim))
+    return Gradients(gradients, examples, loss, bias_only, kernels.mean_norm(rows, layout.columns, layout.span))
 
 
 class Batch(Protocol):

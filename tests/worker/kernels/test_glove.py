@@ -45,8 +45,8 @@ def train(
     pairs, counts = kernels.as_plain_arrays(entries)
     return kernels.train_block(
         a, b, pairs, counts, given["starts"], given["order"], given["order"], given["seed"], layout.columns, layout.dim,
-        kernels.OPTIMIZERS[layout.optimizer], layout.tied, given["symmetric"], given["diagonal"], X_MAX, ALPHA,
-        given["rate"],
+        layout.span, kernels.OPTIMIZERS[layout.optimizer], layout.tied, given["symmetric"], given["diagonal"], X_MAX,
+        ALPHA, given["rate"],
     )  # fmt: skip
 
 
@@ -232,8 +232,8 @@ def test_the_gradients_of_a_batch_are_those_of_the_reference(tied: bool, dim: in
 def test_the_mean_norm_is_that_of_the_word_vectors() -> None:
     layout, rows = start("adagrad-row", False, 20, rows=9)
     expected = np.linalg.norm(rows[:, :20].astype(np.float64), axis=1).mean()
-    assert kernels.mean_norm(rows, layout.columns, 20) == pytest.approx(expected, rel=1e-5)
-    assert kernels.mean_norm(rows[:0], layout.columns, 20) == 0.0
+    assert kernels.mean_norm(rows, layout.columns, layout.span) == pytest.approx(expected, rel=1e-5)
+    assert kernels.mean_norm(rows[:0], layout.columns, layout.span) == 0.0
 
 
 # ---- groups of entries that share their row

@@ -49,7 +49,7 @@ def test_a_tied_word_with_itself_is_one_step_of_its_vector_and_its_bias(
     entry.setflags(write=False)  # as a dataset's: for others the loops are compiled once more
     pairs, counts = kernels.as_plain_arrays(entry)
     found = kernels.train_block(
-        rows, rows, pairs, counts, np.array([0, 1]), *np.zeros((2, 1), np.int64), 3, layout.columns, dim,
+        rows, rows, pairs, counts, np.array([0, 1]), *np.zeros((2, 1), np.int64), 3, layout.columns, dim, layout.span,
         kernels.OPTIMIZERS[optimizer], True, symmetric, True, X_MAX, ALPHA, RATE,
     )  # fmt: skip
     np.testing.assert_allclose(rows[2], row, rtol=2e-5, atol=2e-6)
