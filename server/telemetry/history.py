@@ -118,9 +118,8 @@ def merged(first: Entry, second: Entry) -> Entry:
 def _mean(first: Entry, second: Entry) -> bytes:
     older, newer = (wire.decode_header(entry.header) for entry in (first, second))
     shares = first.entries / (first.entries + second.entries), second.entries / (first.entries + second.entries)
-
-    def mean(name: str) -> float:
-        return float(shares[0] * getattr(older.message, name) + shares[1] * getattr(newer.message, name))
-
-    means = {name: mean(name) for name in ("loss", "bias_only_loss")}
+    means = {
+        name: float(shares[0] * getattr(older.message, name) + shares[1] * getattr(newer.message, name))
+        for name in ("loss", "bias_only_loss")
+    }
     return wire.encode_sample(newer.run, newer.number, replace(newer.message, **means))[-1]
