@@ -204,19 +204,16 @@ class Cuts:
         ready, self._ready = self._ready, []
         return ready
 
-    def mark_written(self, label: str, *, on_disk: bool = True) -> list[tuple[Peer, int]]:
+    def mark_written(self, written: WriteResult) -> list[tuple[Peer, int]]:
         """Record that a checkpoint was written or failed; remove and return its requests, (peer, request number)."""
-        self._unwritten.discard(label)
+        self._unwritten.discard(written.label)
         if self._backlog < MAX_UNWRITTEN / 2:
             self._stride = max(self._stride // 2, 1)
-        if on_disk:
-            self._on_disk.add(label)
-        return self._take_requests([label])
-
-    def mark_removed(self, labels: Sequence[str]) -> None:
-        """Record that checkpoints were removed from disk."""
-        self._on_disk.difference_update(labels)
-        self._requested.difference_update(labels)
+        if written.error is None:
+            self._on_disk.add(written.label)
+        self._on_disk.difference_update(written.removed)
+        self._requested.difference_update(written.removed)
+        return self._take_requests([written.label])
 
     def cancel_incomplete(self) -> list[tuple[Peer, int]]:
         """Remove and return the requests, (peer, request number), for cuts that cannot complete as the run ends."""

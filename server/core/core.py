@@ -174,9 +174,8 @@ class Core:
         """Record that a checkpoint is on disk or could not be written."""
         state, label, error = self._state, written.label, written.error
         reply = m.Checkpointed(label) if error is None else self._refusal(error)
-        for peer, number in state.cuts.mark_written(label, on_disk=error is None):
+        for peer, number in state.cuts.mark_written(written):
             self._replies.send(Outgoing(peer, number, reply))
-        state.cuts.mark_removed(written.removed)
         if error is None:
             state.counters["checkpoints"] += 1
             state.checkpoint_s = written.seconds

@@ -46,7 +46,7 @@ PUT_BACK = (
     ("a shard 0 that died while it assembled the vectors does so again", "server/service.py",
      "if config.shard == 0 and not generations.has_results(config, ended):", "if False:"),
     ("a checkpoint that was pruned is not reported as on disk", "server/checkpoints/cuts.py",
-     "        self._on_disk.difference_update(labels)\n",
+     "        self._on_disk.difference_update(written.removed)\n",
      ""),
     ("parts of different generations are not combined", "server/checkpoints/files.py",
      'return len({each.get("generation") for each in facts}) > 1',

@@ -279,7 +279,7 @@ def test_shards_that_cannot_keep_up_skip_the_same_checkpoints(dataset: Dataset, 
     for period in range(1, PERIODS):
         for number, one in enumerate(both):
             if queues[number] and period >= free_at[number]:
-                one.state.cuts.mark_written(queues[number].pop(0))
+                one.state.cuts.mark_written(WriteResult(queues[number].pop(0)))
                 free_at[number] = period + slow[number]
             one.state.cuts.updates_applied(period * every)
             labels = [snapshot.label for snapshot in one.state.cuts.take_ready()]
