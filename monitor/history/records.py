@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from glovewire.common.errors import ArtifactError, GlovewireError, OutputError
 from glovewire.common.protocol.messages import STREAM, LossSample, Message, as_line
 from glovewire.common.protocol.wire import message_of
-from glovewire.common.storage.artifacts import output_errors
+from glovewire.common.storage.artifacts import input_errors, output_errors
 from glovewire.common.storage.run_folder import METRICS
 
 from .history import RunHistory
@@ -81,10 +81,8 @@ def read_samples(path: Path) -> Iterator[Any]:
     Skips a truncated last line. Raises ArtifactError when the file is missing or any other line is damaged.
     """
     file = _metrics_file(path)
-    try:
+    with input_errors(file):
         lines = file.read_bytes().split(b"\n")
-    except OSError as error:
-        raise ArtifactError(f"{file} cannot be read: {error.strerror or error}") from error
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue

@@ -11,6 +11,7 @@ import numpy as np
 
 from glovewire.common.array_types import Indices
 from glovewire.common.errors import CorpusError
+from glovewire.common.storage.artifacts import input_errors
 
 from ..tokens.string_table import packed
 from .json_lines import text_of
@@ -87,18 +88,15 @@ def _read_lines(split: InputSplit, longest: int) -> bytes:
     """Return the lines that begin in the split, the last one complete, without the source's byte order mark."""
     if split.data is not None:
         return split.data.removeprefix(_BOM) if split.first_line == 1 else split.data
-    try:
-        with open(split.path, "rb") as stream:
-            stream.seek(max(0, split.start - 1))
-            data = stream.read(split.stop - max(0, split.start - 1))
-            begin = data.find(b"\n", 0, -1) + 1 if split.start else 0
-            if split.start and begin == 0:
-                return b""
-            if not data.endswith(b"\n"):
-                data += stream.readline(longest + 1)
-            return data[begin:] if split.start else data.removeprefix(_BOM)
-    except OSError as error:
-        raise CorpusError(f"{split.label} cannot be read: {error.strerror or error}") from error
+    with input_errors(split.label, CorpusError), open(split.path, "rb") as stream:
+        stream.seek(max(0, split.start - 1))
+        data = stream.read(split.stop - max(0, split.start - 1))
+        begin = data.find(b"\n", 0, -1) + 1 if split.start else 0
+        if split.start and begin == 0:
+            return b""
+        if not data.endswith(b"\n"):
+            data += stream.readline(longest + 1)
+        return data[begin:] if split.start else data.removeprefix(_BOM)
 
 
 def _json_texts(split: InputSplit, column: str, longest: int) -> Iterator[str]:

@@ -26,7 +26,7 @@ from .splits import (
     identity,
     in_batches,
     one_line,
-    sequential_splits,
+    open_source,
     stream_splits,
 )
 
@@ -105,23 +105,26 @@ class Corpus:
 
     def _source_splits(self, source: SourceFile | str, limit: int | None) -> Iterator[InputSplit]:
         longest = self.selection.longest_line
-        if isinstance(source, SourceFile):
-            if source.format == "parquet":
-                from .parquet import row_group_splits  # pyarrow takes 0.2 s
+        if isinstance(source, SourceFile) and source.format == "parquet":
+            from .parquet import row_group_splits  # pyarrow takes 0.2 s
 
-                return row_group_splits(source, limit)
+            yield from row_group_splits(source, limit)
+        elif isinstance(source, SourceFile):
             if source.format == "jsonl":
                 check_first_line(source, self.selection.text_column, longest)
-            if source.compression or limit is not None:
-                return sequential_splits(source, longest, limit)
-            return file_splits(source)
-        if source == "-":
-            return stream_splits(sys.stdin.buffer, "standard input", "text", longest, limit)
-        if source == "pydoc":
+            if source.compression or limit is not None:  # such a file must be read from its beginning
+                with open_source(source) as stream:
+                    yield from stream_splits(stream, source.label, source.format, longest, limit)
+            else:
+                yield from file_splits(source)
+        elif source == "-":
+            yield from stream_splits(sys.stdin.buffer, "standard input", "text", longest, limit)
+        elif source == "pydoc":
             from .pydoc_corpus import paragraphs
 
-            return item_splits(paragraphs(self.selection.processes), source, limit)
-        return item_splits(_hub_texts(source, self.selection), source, limit)
+            yield from item_splits(paragraphs(self.selection.processes), source, limit)
+        else:
+            yield from item_splits(_hub_texts(source, self.selection), source, limit)
 
 
 def find_corpus(names: tuple[str, ...], selection: Selection) -> Corpus:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from glovewire.common.errors import CorpusError
+from glovewire.common.storage.artifacts import input_errors
 
 from .compressed import open_decompressed
 
@@ -67,10 +68,8 @@ class SourceFile:
 
 def identity(path: Path, label: str) -> tuple[str, int, int]:
     """Return a file's path, size and modification time in ns, to detect changes; CorpusError if it cannot be read."""
-    try:
+    with input_errors(label, CorpusError):
         found = path.stat()
-    except OSError as error:
-        raise CorpusError(f"{label} cannot be read: {error.strerror or error}") from error
     return str(path), found.st_size, found.st_mtime_ns
 
 
@@ -80,19 +79,11 @@ def file_splits(file: SourceFile) -> Iterator[InputSplit]:
         yield InputSplit(file.format, file.label, str(file.path), start, min(start + SPLIT_BYTES, file.size))
 
 
-def sequential_splits(file: SourceFile, longest: int, limit: int | None) -> Iterator[InputSplit]:
-    """Yield the splits of a file that must be read from its beginning: compressed, or cut off after `limit` lines."""
-    with open_source(file) as source:
-        yield from stream_splits(source, file.label, file.format, longest, limit)
-
-
 @contextmanager
 def open_source(file: SourceFile) -> Iterator[IO[bytes]]:
     """Open a file, decompressed, while the block lasts; CorpusError if it cannot be opened."""
-    try:
+    with input_errors(file.label, CorpusError):
         source = open_decompressed(file.path, file.compression)
-    except OSError as error:
-        raise CorpusError(f"{file.label} cannot be read: {error.strerror or error}") from error
     with closing(source):
         yield source
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.errors import CorpusError
+from glovewire.common.storage.artifacts import input_errors
 
 from .cell_keys import CellKeys, Keys
 from .spill import Spill
@@ -79,11 +80,8 @@ class StanfordCounts:
     @property
     def nbytes(self) -> int:
         """Return the size of the file; CorpusError if it is unreadable or not whole records."""
-        try:
-            with self._path.open("rb") as stream:
-                size = stream.seek(0, os.SEEK_END)
-        except OSError as error:
-            raise CorpusError(f"counts {self._path} cannot be read: {error.strerror}") from error
+        with input_errors(f"counts {self._path}", CorpusError), self._path.open("rb") as stream:
+            size = stream.seek(0, os.SEEK_END)
         if size == 0 or size % RECORD.itemsize:
             raise CorpusError(f"counts {self._path} have {size} bytes, not a number of {RECORD.itemsize}-byte records")
         return size

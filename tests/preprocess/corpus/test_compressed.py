@@ -9,7 +9,7 @@ import pytest
 
 from glovewire.common.errors import CorpusError
 from glovewire.preprocess.corpus.compressed import open_decompressed
-from glovewire.preprocess.corpus.splits import SourceFile, sequential_splits
+from glovewire.preprocess.corpus.splits import SourceFile, open_source, stream_splits
 
 FIRST, REST = b"the cat sat on the mat\n" * 900, b"a dog ran to the old tree\n" * 9000
 PACK: dict[str, Callable[[bytes], bytes]] = {".bz2": bz2.compress, ".xz": lzma.compress}
@@ -62,8 +62,12 @@ def test_damage_after_the_first_stream_is_refused(tmp_path: Path, suffix: str, b
         "nothing": rest[:3],
     }[bad]
     path.write_bytes(first + after)
-    with pytest.raises(CorpusError, match=rf"a\.txt\{suffix} is damaged after line ") as raised:
-        list(sequential_splits(SourceFile(path, path.name, "text", suffix), 1 << 20, None))
+    source = SourceFile(path, path.name, "text", suffix)
+    with (
+        pytest.raises(CorpusError, match=rf"a\.txt\{suffix} is damaged after line ") as raised,
+        open_source(source) as file,
+    ):
+        list(stream_splits(file, path.name, "text", 1 << 20, None))
     assert "\n" not in str(raised.value)
 
 
