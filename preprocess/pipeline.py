@@ -18,7 +18,6 @@ import numpy as np
 from glovewire.common.addresses import url_of
 from glovewire.common.array_types import Indices
 from glovewire.common.errors import CorpusError, Interrupted, OutputError, ProcessDied
-from glovewire.common.runtime import ray_cluster
 from glovewire.common.runtime.memory import memory_bytes
 from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage import artifacts, stores
@@ -37,7 +36,7 @@ from .counts.spill import Spill, save
 from .counts.vocabulary import Vocabulary, choose_vocabulary
 from .jobs import RANKS, CountJob, EncodeJob, ReduceJob
 from .parallel import disk_space
-from .parallel.pool import Job, Pool, disk_error
+from .parallel.pool import Job, disk_error, local_pool
 from .parallel.progress import Phase
 from .parallel.scratch import COUNTED, LEARNED, PART, SEGMENT, ScratchFolder, locked, open_scratch, texts_path
 from .segments import RewriteJob, Rewriter, Segment, stream_path, suffix
@@ -105,7 +104,7 @@ class Pipeline:
         self._config = config
         self._seconds: dict[str, float] = {}
         self._peak_bytes, self._measured = 0, 0.0
-        self._pool: Callable[..., Any] = partial(Pool, config.processes)
+        self._pool: Callable[..., Any] = partial(local_pool, config.processes)
 
     def run(self) -> dict[str, Any]:
         """Make the dataset; return its facts, the seconds of each phase and the peak memory in bytes."""
@@ -121,9 +120,9 @@ class Pipeline:
         if self._config.engine == "local":
             yield
             return
-        from .parallel.ray_pool import RayActors
+        from .parallel.ray_pool import ray_actors
 
-        with ray_cluster.connected(self._config.address) as ray, RayActors(ray, self._config.processes) as actors:
+        with ray_actors(self._config.address, self._config.processes) as actors:
             self._pool = actors.pool
             yield
 

@@ -13,7 +13,7 @@ from importlib import metadata
 from itertools import chain
 from pathlib import Path
 
-from ..parallel.pool import Job, Pool
+from ..parallel.pool import Job, local_pool
 
 _PROJECT = "glovewire"
 _TESTS = {"test", "tests", "testing", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
@@ -52,7 +52,7 @@ def _parsed(processes: int) -> Iterator[list[str]]:
     groups = [paths[at : at + FILES_PER_TASK] for at in range(0, len(paths), FILES_PER_TASK)]
     early: dict[int, list[str]] = {}
     following = 0
-    with Pool(processes, _ParseJob, lambda _: None) as pool:
+    with local_pool(processes, _ParseJob, lambda _: None) as pool:
         for number, lines in pool.run(enumerate(groups)):
             early[number] = lines
             while following in early:

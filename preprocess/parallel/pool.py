@@ -12,8 +12,7 @@ import errno
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
@@ -39,100 +38,113 @@ class Job(Protocol):
         return
 
 
-@dataclass
-class _WorkerProcess:
-    process: BaseProcess
-    connection: Connection
-    busy: bool = False
+class Workers:
+    """Deals tasks to idle workers, one at a time to each; a subclass sends them and receives the results."""
 
-
-class Pool:
-    """Context manager of `processes` workers, each with its own Job; calls `tick` with process ids while waiting."""
-
-    def __init__(self, processes: int, make_job: Callable[[], Job], tick: Callable[[list[int]], None]) -> None:
-        self._make_job, self._tick = make_job, tick
-        self._processes = processes
-        self._workers: list[_WorkerProcess] = []
-
-    def __enter__(self) -> Pool:
-        release_code("libllvmlite")  # 47 MB that the budget of --memory does not include
-        try:
-            for _ in range(self._processes):
-                self._workers.append(self._start())
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __init__(self) -> None:
+        self._idle: list[Any] = []
+        self._busy: dict[Any, Any] = {}
+        """Busy workers, by where the result will arrive."""
 
     def run(self, tasks: Iterable[Any]) -> Iterator[Any]:
         """Yield the results of the tasks as they arrive; raise the first fault, or ProcessDied if a worker dies."""
         waiting = iter(tasks)
         task = next(waiting, NO_TASK)
-        while task is not NO_TASK or any(worker.busy for worker in self._workers):
-            for worker in self._workers:
-                if task is not NO_TASK and not worker.busy:
-                    self._send(worker, ("do", task))
-                    task = next(waiting, NO_TASK)
+        while task is not NO_TASK or self._busy:
+            while task is not NO_TASK and self._idle:
+                self._send(self._idle.pop(), "do", task)
+                task = next(waiting, NO_TASK)
             yield from self._results()
 
     def finish(self) -> Iterator[Any]:
         """Finish every job; yield once for each that has finished."""
-        for worker in self._workers:
-            self._send(worker, ("finish", None))
-        while any(worker.busy for worker in self._workers):
+        return self._each("finish")
+
+    def _each(self, method: str, *arguments: Any) -> Iterator[Any]:
+        """Call a method of every worker; yield the results as they arrive."""
+        while self._idle:
+            self._send(self._idle.pop(), method, *arguments)
+        while self._busy:
             yield from self._results()
+
+    def _results(self) -> Iterator[Any]:
+        for source, (kind, value) in self._arrived():
+            if kind == "fault":
+                raise from_wire(*value)
+            self._idle.append(self._busy.pop(source))
+            yield value
+
+    def _send(self, worker: Any, method: str, *arguments: Any) -> None:
+        """Begin a call of an idle worker, which is busy from then on."""
+        raise NotImplementedError
+
+    def _arrived(self) -> Iterator[tuple[Any, tuple[str, Any]]]:
+        """Wait a short time for results; yield where each has arrived, and the result as `run_task` returns it."""
+        raise NotImplementedError
+
+
+@contextlib.contextmanager
+def local_pool(processes: int, make_job: Callable[[], Job], tick: Callable[[list[int]], None]) -> Iterator[Workers]:
+    """Yield `processes` worker processes, each with its own Job; calls `tick` with process ids while waiting."""
+    release_code("libllvmlite")  # 47 MB that the budget of --memory does not include
+    with contextlib.closing(_Pool(tick)) as pool:
+        for _ in range(processes):
+            pool.start(make_job)
+        yield pool
+
+
+class _Pool(Workers):
+    def __init__(self, tick: Callable[[list[int]], None]) -> None:
+        super().__init__()
+        self._tick = tick
+        self._processes: dict[Connection, BaseProcess] = {}
+
+    def start(self, make_job: Callable[[], Job]) -> None:
+        ours, theirs = multiprocessing.Pipe()
+        inherited = [*self._processes, ours]
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=_serve, args=(theirs, inherited, make_job, os.getpid()), daemon=True)
+        process.start()
+        theirs.close()
+        self._processes[ours] = process
+        self._idle.append(ours)
 
     def close(self) -> None:
         """Terminate all workers; idempotent."""
-        for worker in self._workers:
-            worker.connection.close()
-            worker.process.terminate()
-        for worker in self._workers:
-            worker.process.join(_JOIN_S)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
-            worker.process.close()
-        self._workers = []
+        for connection, process in self._processes.items():
+            connection.close()
+            process.terminate()
+        for process in self._processes.values():
+            process.join(_JOIN_S)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()
+        self._processes = {}
 
-    def _start(self) -> _WorkerProcess:
-        ours, theirs = multiprocessing.Pipe()
-        inherited = [worker.connection for worker in self._workers] + [ours]
-        context = multiprocessing.get_context("fork")
-        process = context.Process(target=_serve, args=(theirs, inherited, self._make_job, os.getpid()), daemon=True)
-        process.start()
-        theirs.close()
-        return _WorkerProcess(process, ours)
-
-    def _send(self, worker: _WorkerProcess, message: tuple[str, Any]) -> None:
-        worker.busy = True
+    def _send(self, worker: Connection, method: str, *arguments: Any) -> None:
+        self._busy[worker] = worker
         try:
-            worker.connection.send(message)
+            worker.send((method, *arguments))
         except OSError:
             raise self._death(worker) from None
 
-    def _results(self) -> Iterator[Any]:
-        self._tick([os.getpid(), *(worker.process.pid or 0 for worker in self._workers)])
-        busy = {worker.connection: worker for worker in self._workers if worker.busy}
-        for ready in wait(list(busy), _TICK_S):
-            worker = busy[ready]  # type: ignore[index]  # `wait` returns the objects that it was given
+    def _arrived(self) -> Iterator[tuple[Any, tuple[str, Any]]]:
+        self._tick([os.getpid(), *(process.pid or 0 for process in self._processes.values())])
+        for ready in wait(list(self._busy), _TICK_S):
+            worker = self._busy[ready]
             try:
-                kind, value = worker.connection.recv()
+                result = worker.recv()
             except (EOFError, OSError):
                 raise self._death(worker) from None
-            if kind == "fault":
-                raise from_wire(*value)
-            worker.busy = False
-            yield value
+            yield worker, result
 
-    def _death(self, worker: _WorkerProcess) -> ProcessDied:
-        worker.process.join(_JOIN_S)
-        code = worker.process.exitcode
+    def _death(self, worker: Connection) -> ProcessDied:
+        process = self._processes[worker]
+        process.join(_JOIN_S)
+        code = process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with status {code}"
-        return ProcessDied(f"a worker process ({worker.process.pid}) {how}")
+        return ProcessDied(f"a worker process ({process.pid}) {how}")
 
 
 def _serve(connection: Connection, inherited: list[Connection], make_job: Callable[[], Job], parent: int) -> None:
@@ -142,19 +154,15 @@ def _serve(connection: Connection, inherited: list[Connection], make_job: Callab
     for other in inherited:
         other.close()
     job = cache(make_job)  # made by the first task, which reports a failure to make it
-
-    def work(kind: str, task: Any) -> Any:
-        return job().finish() if kind == "finish" else job().do(task)
-
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            connection.send(run_task(partial(work, *connection.recv())))
+            connection.send(run_task(job, *connection.recv()))
 
 
-def run_task(work: Callable[[], Any]) -> tuple[str, Any]:
-    """Call `work`; return ("done", result) or ("fault", (code, text)), both of which can be sent to the parent."""
+def run_task(job: Callable[[], Job], method: str, *arguments: Any) -> tuple[str, Any]:
+    """Call a method of the job; return ("done", result) or ("fault", (code, text)), which can be sent to the parent."""
     try:
-        return "done", work()
+        return "done", getattr(job(), method)(*arguments)
     except GlovewireError as error:
         return "fault", (error.code, str(error))
     except MemoryError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from glovewire.common import log
@@ -40,7 +39,7 @@ class Phase:
             self._bar.add_task(self.name, total=self.total)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         seconds = time.monotonic() - self._begun
         self._seconds[self.name] = round(seconds, 3)
         if self._bar is not None:

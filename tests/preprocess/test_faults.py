@@ -192,9 +192,9 @@ def test_ctrl_c_ends_the_run_in_one_line_and_resume_continues_it(tmp_path: Path,
 
     presser = threading.Thread(target=press)
     with pytest.MonkeyPatch.context() as hurt:
-        from glovewire.preprocess.parallel.pool import Pool
+        from glovewire.preprocess.parallel.pool import Workers
 
-        hurt.setattr(Pool, "finish", watch(Pool.finish))
+        hurt.setattr(Workers, "finish", watch(Workers.finish))
         hurt.setattr(jobs.EncodeJob, "finish", lambda _: signal.pause())  # so that Ctrl-C comes before the end
         presser.start()
         with pytest.raises(Interrupted, match="--resume continues from here"):
