@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glovewire.common.addresses import check_place
-from glovewire.common.array_types import Indices
-from glovewire.common.errors import UsageError
 from glovewire.common.option import Config, at_least, between, key, option, options_of, parse_size
 from glovewire.common.storage.dataset import MAX_PARTITION_ROWS, MAX_PARTITIONS, WIDE
 
-from .counts.arrangement import default_partitions
 from .tokens.tokenizers import make_tokenizer
 
 LONGEST_WINDOW = 15
@@ -107,11 +104,3 @@ class PreprocessConfig(Config):
     def longest_line(self) -> int:
         """Return the maximum length of a line in bytes; tokenising a line takes about thirty times its size."""
         return max(1 << 20, self.share // 32)
-
-    def partitions_for(self, counts: Indices) -> int:
-        """Return the number of partitions for words of these frequencies; UsageError if --partitions is larger."""
-        if self.partitions is None:
-            return default_partitions(counts)
-        if self.partitions > len(counts):
-            raise UsageError(f"--partitions {self.partitions} does not fit a vocabulary of {len(counts)} words")
-        return self.partitions

@@ -10,13 +10,15 @@ import numpy as np
 
 from glovewire.common.array_types import Ids
 from glovewire.common.errors import CorpusError
+from glovewire.common.storage.artifacts import load_array
 
+from .config import PreprocessConfig
 from .corpus.readers import LineBatch, read_batches, text_error
 from .corpus.splits import InputSplit
 from .counts.cell_keys import CellKeys
 from .counts.cooccurrence import PairCounter
 from .counts.reduce import Reducer
-from .counts.spill import Spill, load, save, write_raw
+from .counts.spill import Spill, save, write_raw
 from .parallel.pool import Job
 from .parallel.scratch import COUNTED, PART, SEGMENT, ScratchFolder
 from .segments import PLACE_BITS, StreamSlice, array_path, commit, read_slice, stream_path
@@ -45,23 +47,18 @@ class _PieceClock:
 
 
 class EncodeJob:
-    """Turns input splits into segments: `NAME.stream` (int32, see Encoder.encode) and the counts of its words.
+    """Turns input splits into segments: `NAME.stream` (int32, see Encoder.encode) and the counts of its words."""
 
-    `longest_line` and `memo_bytes`, the limit of the encoder's memory, are in bytes.
-    """
-
-    def __init__(
-        self, scratch: ScratchFolder, encoder: Encoder, text_column: str, longest_line: int, memo_bytes: int
-    ) -> None:
-        self._scratch, self._encoder, self._memo_bytes = scratch, encoder, memo_bytes
-        self._text_column, self._longest_line = text_column, longest_line
+    def __init__(self, scratch: ScratchFolder, encoder: Encoder, config: PreprocessConfig) -> None:
+        self._scratch, self._encoder, self._config = scratch, encoder, config
+        self._memo_bytes = config.share * 4 // 10  # growing and writing the memo takes as much again
         self._piece = _PieceClock(SEGMENT)
         self._begin()
 
     def do(self, split: InputSplit) -> int:
         """Tokenise a split and return its size in bytes."""
         start, index = self._written, 0
-        for batch in read_batches(split, self._text_column, self._longest_line):
+        for batch in read_batches(split, self._config.text_column, self._config.longest_line):
             ids = self._encode(split, batch, (split.ordinal << PLACE_BITS) + index)
             write_raw(self._stream, ids)
             index += len(ids)
@@ -115,7 +112,7 @@ class CountJob:
     def do(self, piece: StreamSlice) -> int:
         """Count the pairs of a slice and return its length, ends of lines included."""
         if piece.segment not in self._ranks:
-            self._ranks = {piece.segment: load(array_path(self._scratch, piece.segment, RANKS))}
+            self._ranks = {piece.segment: load_array(array_path(self._scratch, piece.segment, RANKS))}
         ranks = self._ranks[piece.segment]
         stream = read_slice(self._scratch, piece)
         while len(stream):
@@ -150,9 +147,8 @@ class ReduceJob(Job):
     A row of the tiles is a tile's number and its number of entries; `corpus` names the corpus in error messages.
     """
 
-    def __init__(self, scratch: ScratchFolder, cell_keys: CellKeys, reducer: Reducer, scale: int, corpus: str) -> None:
-        self._scratch, self._cell_keys = scratch, cell_keys
-        self._reducer, self._scale, self._corpus = reducer, scale, corpus
+    def __init__(self, scratch: ScratchFolder, cell_keys: CellKeys, reducer: Reducer, corpus: str) -> None:
+        self._scratch, self._cell_keys, self._reducer, self._corpus = scratch, cell_keys, reducer, corpus
 
     def do(self, buckets: tuple[int, int]) -> int:
         """Reduce buckets [first, last) and return their number; CorpusError if a sum overflows float32."""
@@ -160,7 +156,7 @@ class ReduceJob(Job):
         keys, sums = self._reducer.reduce(first, last)
         name = f"{PART}-{first:08d}"
         with np.errstate(over="ignore"):
-            values = (sums / self._scale).astype(np.float32)
+            values = (sums / self._reducer.scale).astype(np.float32)
         if not np.isfinite(values).all():
             raise CorpusError(f"{self._corpus}: a pair's weights add up to more than float32 holds")
         with (self._scratch.folder / f"{name}.entries").open("wb") as stream:

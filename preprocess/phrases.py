@@ -13,17 +13,18 @@ import numpy.typing as npt
 
 from glovewire.common.array_types import Ids, Indices
 from glovewire.common.runtime.compiled import compiled
+from glovewire.common.storage.artifacts import load_array
 
-from .counts.spill import load, save
+from .counts.spill import save
 from .parallel.pool import Job
 from .parallel.scratch import ScratchFolder
-from .segments import Segment
+from .segments import Segment, array_path
 from .tokens.string_table import StringTable, packed
 
 MIN_COUNT, THRESHOLD = 5, 10.0
 PAIR_BYTES = 32
 """Approximate memory for each occurrence of a pair of a group, while the pairs are sorted."""
-_IDS = "ids"
+_IDS, _PAIRS = "ids", "pairs"
 _SPREAD = 31  # any odd number: it spreads the pairs of a frequent word over all groups
 
 
@@ -37,7 +38,7 @@ def learn(segments: Sequence[Segment], groups: int, kind: str, count: Callable[[
     count()
     scratch = segments[0].scratch
     pieces = list(scratch.committed(kind))
-    keys, times = np.concatenate([load(_pairs_path(scratch, name)) for name, _ in pieces], axis=1)
+    keys, times = np.concatenate([load_array(array_path(scratch, name, _PAIRS)) for name, _ in pieces], axis=1)
     vocabulary = len(counts) + sum(int(facts["distinct"]) for _, facts in pieces)
     score = (times - MIN_COUNT) / counts[keys >> 32] / counts[keys & 0xFFFFFFFF] * vocabulary
     return np.sort(keys[score > THRESHOLD])
@@ -78,7 +79,7 @@ class PairJob(Job):
             found += [_pairs(stream, ids, group, self._groups) for _, stream in segment.streams()]
         keys, times = np.unique(np.concatenate(found), return_counts=True)
         name = f"{self._kind}-{group:06d}"
-        save(_pairs_path(self._scratch, name), np.stack([keys, times])[:, times > MIN_COUNT])
+        save(array_path(self._scratch, name, _PAIRS), np.stack([keys, times])[:, times > MIN_COUNT])
         self._scratch.commit(name, {"distinct": len(keys)})
         return 1
 
@@ -89,7 +90,7 @@ class Joiner:
     def __init__(self, segment: Segment, phrases: Path) -> None:
         words, ids = segment.words(), segment.load(_IDS)[segment.words().numbers]
         order = np.argsort(ids)
-        keys = load(phrases)
+        keys = load_array(phrases)
         first, second = (_found(ids[order], half) for half in (keys >> 32, keys & 0xFFFFFFFF))
         here = (first >= 0) & (second >= 0)
         pairs = np.stack([order[first[here]], order[second[here]]])
@@ -114,10 +115,6 @@ def _found(ids: Ids, wanted: Indices) -> Indices:
     """Return the place of each wanted id in the sorted `ids`, or -1."""
     at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
     return np.where(ids[at] == wanted, at, -1)
-
-
-def _pairs_path(scratch: ScratchFolder, name: str) -> Path:
-    return scratch.folder / f"{name}.pairs.npy"
 
 
 @compiled

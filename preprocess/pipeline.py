@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from glovewire.common.addresses import url_of
 from glovewire.common.array_types import Indices
-from glovewire.common.errors import CorpusError, Interrupted, OutputError, ProcessDied
+from glovewire.common.errors import CorpusError, Interrupted, OutputError, ProcessDied, UsageError
 from glovewire.common.runtime.memory import memory_bytes
 from glovewire.common.runtime.signals import signals_raise
 from glovewire.common.storage import artifacts, stores
@@ -27,7 +28,7 @@ from . import phrases, sentences
 from .config import PreprocessConfig
 from .corpus import splits
 from .corpus.sources import Corpus, Selection, find_corpus
-from .counts.arrangement import arrange
+from .counts.arrangement import arrange, default_partitions
 from .counts.cell_keys import MAX_KEY_BITS, CellKeys
 from .counts.cooccurrence import Buckets, PairCounter, Weighting
 from .counts.dataset_writer import matrix_totals, write_dataset
@@ -41,7 +42,6 @@ from .parallel.progress import Phase
 from .parallel.scratch import COUNTED, LEARNED, PART, SEGMENT, ScratchFolder, locked, open_scratch, texts_path
 from .segments import RewriteJob, Rewriter, Segment, stream_path, suffix
 from .tokens.encoder import Encoder
-from .tokens.nltk_tokens import nltk_version
 from .tokens.tokenizers import make_tokenizer
 
 MAX_SQUARE_SIDE = 2048
@@ -49,6 +49,8 @@ MAX_RECORDS = 16 << 20
 _MAX_BUCKETS_PER_TASK = 32
 _MEASURE_EVERY_S = 0.5
 _ABBREVIATIONS_SHOWN = 20
+_RECORDED = ("weighting", "window", "min_count", "tokenizer", "lowercase", "digits", "phrases")
+"""Options that the manifest records as they are."""
 _WARM_UP_TEXT = b'"a" b (c), d\'s e. f'
 
 
@@ -138,7 +140,7 @@ class Pipeline:
         return options | {
             "corpus": corpus.fingerprint(),
             "stanford": [splits.identity(file, str(file)) for file in self._config.from_stanford or ()],
-            "nltk": nltk_version(),
+            "nltk": version("nltk"),
             "split_bytes": splits.SPLIT_BYTES,
             "schema": SCHEMA,
         }
@@ -151,15 +153,9 @@ class Pipeline:
         vocabulary = self._choose(segments)
         facts = {
             "requested_vocabulary": config.vocab_size,
-            "weighting": config.weighting,
-            "window": config.window,
-            "min_count": config.min_count,
-            "tokenizer": config.tokenizer,
+            **{name: getattr(config, name) for name in _RECORDED},
             "sentences": config.sentences if config.splits_sentences else "off",
-            "lowercase": config.lowercase,
-            "digits": config.digits,
-            "phrases": config.phrases,
-            "nltk": nltk_version(),
+            "nltk": version("nltk"),
             "corpus": corpus.description,
             "tokens": tokens,
             "lines": lines,
@@ -199,13 +195,15 @@ class Pipeline:
         if not any(segment.facts["tokens"] for segment in Segment.all(scratch, kind)):
             raise CorpusError(f"{corpus.description} is empty: no text in it")
         if self._config.splits_sentences:
-            kind = self._split_sentences(scratch)
+            self._split_sentences(scratch)
+            kind = "sentences"
         for number in range(self._config.phrases):
-            kind = self._join_phrases(scratch, kind, f"phrases{number}")
+            self._join_phrases(scratch, kind, f"phrases{number}")
+            kind = f"phrases{number}"
         return Segment.all(scratch, kind)
 
-    def _split_sentences(self, scratch: ScratchFolder) -> str:
-        """Learn which full stops end sentences, and split them off; return the kind of the new segments."""
+    def _split_sentences(self, scratch: ScratchFolder) -> None:
+        """Learn which full stops end sentences, and split them off in segments of kind `sentences`."""
         segments = Segment.all(scratch, SEGMENT)
         with self._phase("sentences", "segments", len(segments)) as phase:
             learned = scratch.facts(f"{LEARNED}-sentences")
@@ -215,10 +213,9 @@ class Pipeline:
             splitter = partial(sentences.Splitter, enabled=learned["enabled"])
             self._rewrite(scratch, phase, segments, "sentences", splitter)
             self._measure([os.getpid()])
-        return "sentences"
 
-    def _join_phrases(self, scratch: ScratchFolder, kind: str, new: str) -> str:
-        """Find phrases in the segments of one kind, and join them in segments of kind `new`; return that kind."""
+    def _join_phrases(self, scratch: ScratchFolder, kind: str, new: str) -> None:
+        """Find phrases in the segments of one kind, and join them in segments of kind `new`."""
         segments = Segment.all(scratch, kind)
         tokens = sum(segment.facts["tokens"] for segment in segments)
         groups = max(self._config.processes, 1 + tokens * phrases.PAIR_BYTES // (self._config.share // 2))
@@ -236,7 +233,6 @@ class Pipeline:
                 save(found, phrases.learn(segments, self._groups(segments), pairs, count))
                 scratch.commit(f"{LEARNED}-{new}", {})
             self._rewrite(scratch, phase, segments, new, partial(phrases.Joiner, phrases=found))
-        return new
 
     def _rewrite(
         self,
@@ -259,7 +255,6 @@ class Pipeline:
         config = self._config
         scratch.sweep(SEGMENT)
         done = {split for _, facts in scratch.committed(SEGMENT) for split, _, _ in facts["slices"]}
-        memo_bytes = config.share * 4 // 10  # growing and writing the memo takes as much again
         tokenizer = make_tokenizer(config.tokenizer)
         tokenizer.line("")  # load NLTK before workers are forked
         encoder = Encoder(
@@ -269,11 +264,12 @@ class Pipeline:
         encoder.clear()
         todo = (split for split in corpus.splits() if split.ordinal not in done)
         with self._phase("tokenise", "bytes", corpus.nbytes) as phase:
-            options = config.text_column, config.longest_line, memo_bytes
-            self._work(phase, lambda: EncodeJob(scratch, encoder, *options), todo)
+            self._work(phase, lambda: EncodeJob(scratch, encoder, config), todo)
 
     def _groups(self, segments: list[Segment]) -> int:
-        return vocabulary_groups(sum(segment.facts["counts_bytes"] for segment in segments), self._config)
+        """Return the number of groups in which words are counted; hash tables take about four times their counts."""
+        counts_bytes: int = sum(segment.facts["counts_bytes"] for segment in segments)
+        return 1 + counts_bytes * 4 // (self._config.share * self._config.processes)
 
     def _choose(self, segments: list[Segment]) -> Vocabulary:
         """Choose the vocabulary, write the frequency ranks of every segment's words, and return the vocabulary."""
@@ -294,7 +290,9 @@ class Pipeline:
 
     def _cell_keys(self, vocabulary: Vocabulary) -> CellKeys:
         config, words = self._config, len(vocabulary.words)
-        partitions = config.partitions_for(vocabulary.counts)
+        partitions = config.partitions or default_partitions(vocabulary.counts)
+        if partitions > words:
+            raise UsageError(f"--partitions {partitions} does not fit a vocabulary of {words} words")
         bounds, permutation = arrange(vocabulary.counts, partitions, config.seed)
         layout = Layout(bounds, config.tile, config.symmetric)
         cell_keys = CellKeys(layout, permutation)
@@ -334,9 +332,8 @@ class Pipeline:
         done = [(facts["first"], facts["last"]) for _, facts in scratch.committed(PART)]
         ranges = _bucket_ranges(sizes, self._config.share // 64, done)
         reducer = Reducer(spill, buckets, counted.weighting)
-        scale, corpus = counted.weighting.scale, counted.facts["corpus"]
         with self._phase("add up", "buckets", sum(last - first for first, last in ranges)) as phase:
-            self._work(phase, lambda: ReduceJob(scratch, counted.cell_keys, reducer, scale, corpus), ranges)
+            self._work(phase, lambda: ReduceJob(scratch, counted.cell_keys, reducer, counted.facts["corpus"]), ranges)
 
     def _write(self, scratch: ScratchFolder, counted: CountResult) -> dict[str, Any]:
         layout = counted.cell_keys.layout
@@ -381,11 +378,6 @@ class Pipeline:
     def _measure(self, pids: list[int]) -> None:
         self._peak_bytes = max(self._peak_bytes, sum(memory_bytes(pid)[0] for pid in pids))
         self._measured = time.monotonic()
-
-
-def vocabulary_groups(counts_bytes: int, config: PreprocessConfig) -> int:
-    """Return the number of groups in which words are counted; hash tables take about four times `counts_bytes`."""
-    return 1 + counts_bytes * 4 // (config.share * config.processes)
 
 
 def _bucket_ranges(sizes: Indices, most: int, done: list[tuple[int, int]]) -> list[tuple[int, int]]:

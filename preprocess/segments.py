@@ -13,8 +13,9 @@ import numpy as np
 
 from glovewire.common.array_types import Array, Bytes, Ids, Indices
 from glovewire.common.runtime.compiled import compiled
+from glovewire.common.storage.artifacts import load_array
 
-from .counts.spill import load, save, write_raw
+from .counts.spill import save, write_raw
 from .parallel.pool import Job
 from .parallel.scratch import ScratchFolder
 from .tokens.encoder import WordCounts
@@ -71,7 +72,7 @@ class Segment:
 
     def load(self, field: str) -> Array:
         """Read the array that was stored under the name `field`."""
-        return load(array_path(self.scratch, self.name, field))
+        return load_array(array_path(self.scratch, self.name, field))
 
 
 def stream_path(scratch: ScratchFolder, name: str) -> Path:
@@ -85,7 +86,7 @@ def read_slice(scratch: ScratchFolder, piece: StreamSlice) -> Ids:
 
 
 def array_path(scratch: ScratchFolder, name: str, field: str) -> Path:
-    """Return the path of the array `field` of a segment."""
+    """Return the path of the array `field` of a piece."""
     return scratch.folder / f"{name}.{field}.npy"
 
 
@@ -93,7 +94,7 @@ def commit(
     scratch: ScratchFolder, name: str, words: WordCounts, slices: list[tuple[int, int, int]], lines: int
 ) -> None:
     """Write the word counts of a segment whose stream is complete, and commit it."""
-    arrays = {field.name: getattr(words, field.name) for field in fields(WordCounts)}
+    arrays: dict[str, Array] = vars(words)
     for field, array in arrays.items():
         save(array_path(scratch, name, field), array)
     facts = {

@@ -50,8 +50,7 @@ class CellKeys:
         """Return per word its row, its key bits as the row's word, and those as the column's; uint64 (words, 3)."""
         partition_bits, _, tile_bits, row_bits, column_bits = self._bits
         layout, bounds = self.layout, np.array(self.layout.bounds)
-        row = np.empty(layout.rows, np.int64)
-        row[self.permutation] = np.arange(layout.rows)
+        row = np.argsort(self.permutation)
         partition = np.searchsorted(bounds, row, side="right") - 1
         position = row - bounds[partition]
         below_partitions = self.bits - 2 * partition_bits
@@ -86,8 +85,7 @@ class CellKeys:
         a, b = block >> partition_bits, block & (1 << partition_bits) - 1
         tile_rows = np.array([layout.tile_rows(partition) for partition in range(layout.partitions)])
         first = np.zeros((layout.partitions, layout.partitions), np.int64)
-        for (x, y), number in zip(layout.blocks, layout.first_tile.tolist(), strict=False):
-            first[x, y] = number
+        first[tuple(np.transpose(layout.blocks))] = layout.first_tile[:-1]
         return first[a, b] + stripe * tile_rows[a] + tile, np.diff(starts, append=len(keys))
 
     def on_diagonal(self, keys: Keys, entries: Entries) -> npt.NDArray[np.bool_]:

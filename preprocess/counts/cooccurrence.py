@@ -118,10 +118,14 @@ class PairCounter:
 
     def take_square(self) -> tuple[Keys, Keys]:
         """Empty the dense square; return the sorted keys of its non-zero cells, and their sums in units."""
-        keys, units = np.empty(self._square.size, np.uint64), np.empty(self._square.size, np.uint64)
-        count = _square_cells(self._square, self._ranked, self._symmetric, keys, units)
+        square = self._square
+        if self._symmetric:  # both directions count towards one cell, below or on the diagonal of the matrix
+            rows = self._ranked[: len(square), 0]
+            square = (square + square.T) * (rows[:, np.newaxis] >= rows)
+        here, there = np.nonzero(square)
+        keys, units = self._ranked[here, 1] | self._ranked[there, 2], square[here, there]
         self._square[:] = 0
-        order = np.argsort(keys[:count])
+        order = np.argsort(keys)
         return keys[order], units[order]
 
 
@@ -186,22 +190,3 @@ def _group(records: Keys, shift: np.uint64, bounds: Indices, out: npt.NDArray[An
         into = np.int64(records[n] >> shift)
         out[fill[into]] = records[n] & mask
         fill[into] += 1
-
-
-@compiled
-def _square_cells(square: Keys, ranked: Keys, symmetric: bool, keys: Keys, units: Keys) -> int:
-    """Write keys and units of the square's non-zero cells (one triangle if `symmetric`); return their number."""
-    count = 0
-    for here in range(len(square)):
-        for there in range(here if symmetric else 0, len(square)):
-            total = square[here, there]
-            if symmetric:
-                total += square[there, here]
-            if total == 0:
-                continue
-            keys[count] = ranked[here, 1] | ranked[there, 2]
-            if symmetric and ranked[here, 0] < ranked[there, 0]:
-                keys[count] = ranked[there, 1] | ranked[here, 2]
-            units[count] = total
-            count += 1
-    return count

@@ -15,7 +15,7 @@ from glovewire.common.storage import artifacts, dataset
 
 from ..parallel.scratch import PART, ScratchFolder
 from .cell_keys import CellKeys
-from .spill import load, save
+from .spill import save
 from .vocabulary import Vocabulary
 
 
@@ -41,10 +41,7 @@ def write_dataset(
     facts: dict[str, Any],
     texts: dict[str, str],
 ) -> Iterator[int]:
-    """Write the dataset `out` from the parts in `scratch`; yield for each part the bytes of its entries.
-
-    `texts` are further files by name.
-    """
+    """Write the dataset `out` from the parts in `scratch`, and `texts` by file name; yield the bytes of each part."""
     parts = [name for name, _ in scratch.committed(PART)]
     with artifacts.writing_artifact(out, dataset.KIND, dataset.SCHEMA, facts) as folder:
         words = "".join(f"{word}\n" for word in vocabulary.words)
@@ -54,7 +51,7 @@ def write_dataset(
         save(folder / dataset.PERMUTATION, cell_keys.permutation)
         starts = np.zeros(int(cell_keys.layout.first_tile[-1]) + 1, np.int64)
         for name in parts:
-            tiles = load(scratch.folder / f"{name}.tiles.npy")
+            tiles = artifacts.load_array(scratch.folder / f"{name}.tiles.npy")
             np.add.at(starts, tiles[:, 0] + 1, tiles[:, 1])
         tiles = np.cumsum(starts)
         save(folder / dataset.TILES, tiles)

@@ -25,7 +25,7 @@ class Reducer:
     """Adds up the buckets of a spill, one after another; small ranges share one dense array."""
 
     def __init__(self, spill: Spill, buckets: Buckets, weighting: Weighting) -> None:
-        self._spill, self._buckets, self._weighting = spill, buckets, weighting
+        self._spill, self._buckets, self._units, self.scale = spill, buckets, weighting.units, weighting.scale
         dense = buckets.range_bits <= DENSE_BITS
         self._dense = np.zeros(1 << buckets.range_bits, np.uint64) if dense else None
 
@@ -56,7 +56,7 @@ class Reducer:
         self, dense: Keys, base: int, parts: list[Records], cells: list[tuple[Keys, Sums]]
     ) -> tuple[Keys, Sums]:
         for part in parts:
-            _add_records(part, self._weighting.units, dense)
+            _add_records(part, self._units, dense)
         for keys, sums in cells:
             dense[(keys - np.uint64(base)).astype(np.int64)] += sums
         count = int(np.count_nonzero(dense))
@@ -68,7 +68,7 @@ class Reducer:
         records = np.concatenate([np.zeros(0, np.uint64), *(part.astype(np.uint64) for part in parts)])
         records.sort()
         keys, units = np.empty(len(records), np.uint64), np.empty(len(records), np.uint64)
-        count = _add_sorted(records, self._weighting.units, np.uint64(base), keys, units)
+        count = _add_sorted(records, self._units, np.uint64(base), keys, units)
         if not cells:
             return keys[:count].copy(), units[:count].copy()
         return combined([(keys[:count], units[:count]), *cells])

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.array_types import Array, Indices
-from glovewire.common.storage.artifacts import atomic, save_array
+from glovewire.common.storage.artifacts import atomic, load_array, save_array
 
 from .cell_keys import Keys
 from .cooccurrence import Buckets
@@ -32,12 +32,6 @@ def save(path: Path, array: Array) -> None:
 def write_raw(stream: IO[bytes], array: Array) -> None:
     """Write an array's bytes; unlike numpy's own methods, raise an OSError that says so if the disk is full."""
     stream.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-
-def load(path: Path) -> Array:
-    """Read a whole array, without unpickling."""
-    array: Array = np.load(path, allow_pickle=False)
-    return array
 
 
 def load_part(path: Path, start: int, stop: int) -> Array:
@@ -68,7 +62,7 @@ class Spill:
     def runs(self) -> Iterator[tuple[Path, Indices]]:
         """Yield for every run the path of its records, and its bucket bounds."""
         for path in sorted(self.folder.glob("*.buckets.npy")):
-            yield path.with_name(path.name.replace(".buckets.", ".records.")), load(path)
+            yield path.with_name(path.name.replace(".buckets.", ".records.")), load_array(path)
 
     def records(self, first: int, last: int) -> Iterator[tuple[Records, Indices]]:
         """Yield from every run the records of buckets [first, last), and the buckets' bounds among these records."""

@@ -36,9 +36,7 @@ class Vocabulary:
     def of_ranked(words: Sequence[str], counts: Indices) -> Vocabulary:
         """Return the vocabulary of `words`, given in descending order of frequency, with their `counts`."""
         order = sorted(range(len(words)), key=words.__getitem__)
-        by_rank = np.empty(len(order), np.int32)
-        by_rank[order] = np.arange(len(order), dtype=np.int32)
-        return Vocabulary(tuple(words[n] for n in order), counts[order], by_rank)
+        return Vocabulary(tuple(words[n] for n in order), counts[order], np.argsort(order).astype(np.int32))
 
     def ranking(self) -> StringTable:
         """Return a table that numbers the words by rank."""

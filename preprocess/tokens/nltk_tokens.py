@@ -117,10 +117,3 @@ def _quoted(piece: str) -> str:
     for bracket in _OPENERS:
         piece = piece.replace(f'{bracket}"', f"{bracket} `` ")
     return piece.replace('"', " '' ")
-
-
-def nltk_version() -> str:
-    """Return the version of the installed NLTK."""
-    from importlib.metadata import version
-
-    return version("nltk")

@@ -139,7 +139,7 @@ def test_bytes_do_not_depend_on_how_the_work_is_shared(
     # many splits, divided in the middle of lines
     monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", 700)
     monkeypatch.setattr("glovewire.preprocess.corpus.readers.BATCH_BYTES", 90)
-    monkeypatch.setattr(pipeline, "vocabulary_groups", lambda *_: 3)
+    monkeypatch.setattr(pipeline.Pipeline, "_groups", lambda *_: 3)
     assert usual == checksums(made(tmp_path, corpus[0], "splits", processes=2, **options))
     monkeypatch.setattr(pipeline, "MAX_SQUARE_SIDE", 3)  # nearly every pair is spilled,
     monkeypatch.setattr(pipeline, "MAX_RECORDS", 200)  # in many small runs,
@@ -153,7 +153,7 @@ def test_a_small_memo_is_emptied_and_changes_nothing(
     usual = checksums(made(tmp_path, corpus[0], "usual", vocab_size=50))
     monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", 2000)
     monkeypatch.setattr(jobs.Encoder, "nbytes", property(lambda _: 1 << 60))
-    monkeypatch.setattr(pipeline, "vocabulary_groups", lambda *_: 5)
+    monkeypatch.setattr(pipeline.Pipeline, "_groups", lambda *_: 5)
     assert usual == checksums(made(tmp_path, corpus[0], "small", vocab_size=50, processes=2))
 
 
