@@ -36,20 +36,17 @@ def preprocess(given: Given[PreprocessConfig]) -> dict[str, Any]:
 
 def _made_of_text(result: dict[str, Any]) -> list[str]:
     """Return summary lines about the text: words left out, the rarest word, abbreviations."""
+    rarest = result["rarest_count"]
     lines = [
         f"{result['outside_vocabulary']:.1%} of the tokens are outside the vocabulary; its rarest word occurs"
-        f" {_times(result['rarest_count'])}"
+        f" {'once' if rarest == 1 else f'{rarest:,} times'}"
     ]
-    if result["rarest_count"] < _FEW:
+    if rarest < _FEW:
         lines[0] += f", too few to learn much of it; --min-count {_FEW} leaves such words out"
     for title, name in (("left out", "most_frequent_left_out"), ("abbreviations", "most_frequent_abbreviations")):
         if found := result.get(name):
             lines.append(f"most frequent {title}: " + ", ".join(f"{word} {count:,}" for word, count in found.items()))
     return lines
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count:,} times"
 
 
 def _summary(result: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ The loops find where the tokens of a piece begin and end. Pieces with other scri
 contractions are left to `nltk_tokens`, which defines the tokens; tests compare the two modules.
 """
 
-from string import ascii_letters
+from string import ascii_letters, digits
 
 import numpy as np
 
@@ -15,22 +15,19 @@ from glovewire.common.runtime.compiled import compiled
 _OTHER, _LETTER, _DIGIT, _MARK, _ALONE, _COLON, _QUOTE = range(7)
 _HYPHEN, _STOP, _APOSTROPHE = 45, 46, 39
 
-
-def _kinds() -> Bytes:
-    kinds = np.full(256, _OTHER, np.uint8)
+_KIND_OF = {
+    character: kind
     for characters, kind in (
         (ascii_letters, _LETTER),
-        ("0123456789", _DIGIT),
+        (digits, _DIGIT),
         ("-./\\|=+_^~", _MARK),
         (";@#$%&?!*()[]{}<>", _ALONE),
         (":,", _COLON),
         ("'", _QUOTE),
-    ):
-        kinds[[ord(character) for character in characters]] = kind
-    return kinds
-
-
-_KINDS = _kinds()
+    )
+    for character in characters
+}
+_KINDS = np.array([_KIND_OF.get(chr(byte), _OTHER) for byte in range(256)], np.uint8)
 CLOSING_BYTES = np.isin(np.arange(256), [ord(character) for character in "])}>"])
 _OPENING = np.isin(np.arange(256), [ord(character) for character in "([{<"])
 _AFTER_CLITIC = np.isin(np.arange(256), [ord(character) for character in ",;:?!)]"])
@@ -120,10 +117,7 @@ def _is_bare(data: Bytes, start: int, stop: int) -> bool:
     """Return whether a word ends in a letter or a digit and has no apostrophe."""
     if start >= stop or (_KINDS[data[stop - 1]] != _LETTER and _KINDS[data[stop - 1]] != _DIGIT):
         return False
-    bare = True
-    for at in range(start, stop):
-        bare = bare and data[at] != _APOSTROPHE
-    return bare
+    return _APOSTROPHE not in data[start:stop]
 
 
 @compiled

@@ -126,7 +126,8 @@ class Encoder:
         self._memos = {place: _Memo() for place in self._ends}
         self._flags = np.zeros(1 << 12, np.uint8)
         if self._ends:
-            words = CONTRACTIONS if self._lowercase else [word for each in CONTRACTIONS for word in _any_case(each)]
+            any_case = (product(*zip(word, word.upper(), strict=True)) for word in CONTRACTIONS)
+            words = CONTRACTIONS if self._lowercase else ["".join(letters) for word in any_case for letters in word]
             ids = self._inside.intern(*packed([word.encode() for word in words]))
             self._inside.rows[ids, 0] = self._codes([[w[:3], w[3:]] for w in words])
 
@@ -231,10 +232,6 @@ class Encoder:
 
 class NulByte(ValueError):
     """Error: the text contains a NUL byte."""
-
-
-def _any_case(word: str) -> list[str]:
-    return ["".join(letters) for letters in product(*zip(word, word.upper(), strict=True))]
 
 
 def _glued(tokenize: Callable[[str], list[str]]) -> Callable[[str], list[str]]:

@@ -142,25 +142,11 @@ class StringTable:
         """Return the memory held, in bytes."""
         return self._slots.nbytes + self._offsets.nbytes + self._arena.nbytes
 
-    def intern(self, data: Bytes, starts: Indices, stops: Indices) -> Ids:
-        """Return the numbers of the strings data[starts[n]:stops[n]], int32 (len(starts),); add the new strings."""
-        return self._number(data, starts, stops, adding=True)
+    def intern(self, data: Bytes, starts: Indices, stops: Indices, *, adding: bool = True) -> Ids:
+        """Return the numbers of the strings data[starts[n]:stops[n]], int32 (len(starts),); add the new strings.
 
-    def intern_group(self, data: Bytes, starts: Indices, stops: Indices, group: int, groups: int) -> tuple[Mask, Ids]:
-        """Intern the strings whose hash assigns them to group `group` of `groups`.
-
-        Returns which these are, bool (len(starts),), and their numbers.
+        Without `adding`, unknown strings have number -1.
         """
-        chosen = np.ones(len(starts), np.bool_)
-        if groups > 1:
-            chosen = _hashes(_eights(padded(data, stops)), starts, stops) % np.uint64(groups) == np.uint64(group)
-        return chosen, self.intern(data, starts[chosen], stops[chosen])
-
-    def look_up(self, data: Bytes, starts: Indices, stops: Indices) -> Ids:
-        """Return numbers as `intern` does, but -1 for unknown strings; add nothing."""
-        return self._number(data, starts, stops, adding=False)
-
-    def _number(self, data: Bytes, starts: Indices, stops: Indices, *, adding: bool) -> Ids:
         ids = np.empty(len(starts), np.int32)
         eights = _eights(padded(data, stops))
         hashes = _hashes(eights, starts, stops)
@@ -171,6 +157,17 @@ class StringTable:
             if done == len(starts):
                 return ids
             self._grow(int(stops[done] - starts[done]))
+
+    def intern_group(self, data: Bytes, starts: Indices, stops: Indices, group: int, groups: int) -> tuple[Mask, Ids]:
+        """Intern the strings that hash to `group` of `groups`; return which, bool (len(starts),), and their numbers."""
+        chosen = np.ones(len(starts), np.bool_)
+        if groups > 1:
+            chosen = _hashes(_eights(padded(data, stops)), starts, stops) % np.uint64(groups) == np.uint64(group)
+        return chosen, self.intern(data, starts[chosen], stops[chosen])
+
+    def look_up(self, data: Bytes, starts: Indices, stops: Indices) -> Ids:
+        """Return numbers as `intern` does, but -1 for unknown strings; add nothing."""
+        return self.intern(data, starts, stops, adding=False)
 
     def string(self, number: int) -> bytes:
         """Return the string with this number."""
