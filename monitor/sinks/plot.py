@@ -1,8 +1,7 @@
 """Draw one run or several as PNG or SVG: loss against time and against entries or updates, and scores.
 
-For word vectors, the bias-only loss is drawn for comparison.
-
-Uses matplotlib's object interface, never its global state (pyplot), so that any process can draw.
+For word vectors, the bias-only loss is drawn for comparison. Uses matplotlib's object interface, never its global state
+(pyplot), so that any process can draw.
 """
 
 from __future__ import annotations
@@ -49,10 +48,7 @@ def check_path(path: Path) -> None:
 
 
 def plot(histories: RunHistory | Sequence[RunHistory], path: Path) -> None:
-    """Draw one run, or several in comparison, into `path` (.png or .svg) atomically.
-
-    Raises OutputError when `path` cannot be written.
-    """
+    """Draw one run, or several in comparison, into `path` (.png or .svg) atomically; OutputError if this fails."""
     check_path(path)
     try:
         figure = draw(histories)

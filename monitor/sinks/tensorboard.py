@@ -1,7 +1,4 @@
-"""Write samples as TensorBoard scalars over entries trained, and vectors with their words for TensorBoard's projector.
-
-Needs tensorboardX.
-"""
+"""Write samples as TensorBoard scalars over entries trained, and vectors for its projector. Needs tensorboardX."""
 
 from pathlib import Path
 from typing import Any

@@ -58,15 +58,10 @@ def _dots(
     for column, y in enumerate(heights):
         row = None if y is None else round((high - y) / (high - low) * (rows - 1))
         if row is not None and not (dashed and column % 4 >= 2):
-            yield from ((each, column) for each in range(*_joined(before, row)))
+            last = row if before is None else before
+            joined = range(min(row, last + 1), max(row + 1, last))  # from the dot to the one before it
+            yield from ((each, column) for each in joined)
         before = row
-
-
-def _joined(before: int | None, row: int) -> tuple[int, int]:
-    """Return (start, end) of the dot rows to set so that the dot at `row` joins the last one; `end` is exclusive."""
-    if before is None or abs(before - row) <= 1:
-        return row, row + 1
-    return (before + 1, row + 1) if before < row else (row, before)
 
 
 def _character(owner: int, bits: int, ascii_only: bool) -> str:

@@ -67,9 +67,8 @@ class LiveView:
 class LineView:
     """Writes a line of key=value pairs every few seconds, and every event as it arrives."""
 
-    def __init__(self, stream: TextIO, every_s: float = LINE_EVERY_S) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._every_s = every_s
         self._written_at: float | None = None
         self._events = 0
         self._last_line = ""
@@ -78,8 +77,8 @@ class LineView:
         """Write new events, and the status line when it is due."""
         self._write_events(history)
         if self._written_at is None:
-            self._written_at = now - self._every_s + min(1.0, self._every_s)  # wait for the first samples
-        if now - self._written_at >= self._every_s:
+            self._written_at = now - LINE_EVERY_S + 1.0  # wait for the first samples
+        if now - self._written_at >= LINE_EVERY_S:
             self._written_at = now
             text = status_line(history, now, silent)
             if not (history.finished and text == self._last_line):

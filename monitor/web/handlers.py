@@ -155,10 +155,7 @@ def is_full(sessions: Any) -> bool:
 
 
 def application(open_page: Callable[[Document], Any], names: Sequence[str]) -> BokehTornado:
-    """Return the application that shows documents filled by `open_page`, which returns a Page.
-
-    It answers requests for IP addresses, localhost, this machine's name and `names`.
-    """
+    """Return the application that shows documents filled by `open_page`, and refuses requests for `foreign_hosts`."""
     app = BokehTornado(
         {"/": Application(FunctionHandler(open_page))},
         keep_alive_milliseconds=0,  # Bokeh's pings do not close a connection without pongs

@@ -10,17 +10,14 @@ from glovewire.common.model.neighbours import Found, Neighbours, UnitVectors
 from ..history import formatting
 from ..history.history import RunHistory
 from .neighbours import NeighbourLookup
-from .panels import bar, dot, escape, note, table
+from .panels import bar, escape, marked, note, table
 
 TOP = 10
 OLD_AFTER_S = 1.5
 
 
 def neighbours(word: str, lookup: NeighbourLookup, now: float, *, finished: bool = False) -> str:
-    """Return the words nearest to `word`, the age of the vectors, and the progress of fetching newer vectors.
-
-    `finished`: whether the run has ended.
-    """
+    """Return the words nearest to `word`, the age of the vectors, and the progress of fetching newer vectors."""
     if not word:
         return note("Searches the vectors of the run." if finished else "Searches the current vectors of the servers.")
     lines = []
@@ -56,7 +53,7 @@ def compared_neighbours(
             body = "" if found is not None and found.row is not None else note(_title(word, found, lookup.vectors))
             if found is not None:
                 body += _list(lookup.vectors.nearest(found, TOP), colour)
-        columns.append(f"<div><h3>{dot(colour)}{escape(history.title)}</h3>{body}</div>")
+        columns.append(f"<div><h3>{marked(history.title, colour)}</h3>{body}</div>")
     return f"<div class=columns>{''.join(columns)}</div>"
 
 

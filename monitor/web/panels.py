@@ -33,9 +33,9 @@ def note(text: str) -> str:
     return f"<p class=none>{escape(text)}</p>"
 
 
-def dot(colour: str) -> str:
-    """Return the coloured dot that marks a run in a comparison."""
-    return f"<i class=dot style='background:{escape(colour)}'></i>"
+def marked(name: str, colour: str) -> str:
+    """Return the name of a worker or a run after a dot in its colour."""
+    return f"<i class=dot style='background:{escape(colour)}'></i>{escape(name)}"
 
 
 def bar(share: float, colour: str = "") -> str:
@@ -74,11 +74,8 @@ def tiles(history: RunHistory) -> str:
     shown += [_tile(f"{unit}/s", amount(rate), mean) for unit, rate in rates.items()]
     if not history.finished:
         shown += [_tile("workers", history.active_workers, _departures(history))]
-    norm = f"{sample.norm:.3g}"
-    if dense:
-        shown += [*_traffic(history), _tile("gradient norm", norm, "over all tensors, before clipping")]
-    else:
-        shown += [*_traffic(history), _tile("mean vector norm", norm, "grows as vectors learn")]
+    of, told = ("gradient", "over all tensors, before clipping") if dense else ("mean vector", "grows as vectors learn")
+    shown += [*_traffic(history), _tile(f"{of} norm", f"{sample.norm:.3g}", told)]
     return f"<div class=tiles>{''.join(shown)}</div>"
 
 
@@ -124,7 +121,7 @@ def workers(history: RunHistory, now: float) -> str:
         state = history.worker_state(worker)
         kind = state if state in _STATES else "other"
         cells = {
-            "worker": f"<span class=name>{dot(colours[worker.name])}{escape(worker.name)}</span>",
+            "worker": f"<span class=name>{marked(worker.name, colours[worker.name])}</span>",
             "state": f"<span class='state {kind}'>{escape(state)}</span>",
         }
         rows.append(cells | worker_cells(history, worker, now))
@@ -199,12 +196,11 @@ def _row_name(rows: str, vectors: UnitVectors | None) -> str:
 
 def events(history: RunHistory) -> str:
     """Return a list of the last MAX_SHOWN_EVENTS events, newest first."""
-    newest = list(history.events)[: -MAX_SHOWN_EVENTS - 1 : -1]
     items = [
         f"<li><time>{formatting.duration(history.since_start(event.t))}</time>"
         f"<b class={_EVENT_CLASSES.get(event.kind, 'calm')}>{escape(event.kind)}</b>"
         f"<span>{escape(event.subject)}</span><span class=detail>{escape(event.text)}</span></li>"
-        for event in newest
+        for event in list(history.events)[: -MAX_SHOWN_EVENTS - 1 : -1]
     ]
     return f"<ol class=events>{''.join(items)}</ol>" if items else note("no events yet")
 
@@ -216,9 +212,7 @@ def compared_settings(histories: Sequence[RunHistory], colours: Sequence[str]) -
     differing = [name for name in names if len({one.get(name, "") for one in each}) > 1]
     if not differing:
         return ""
-    heads = [
-        f"<span class=name>{dot(colour)}{escape(h.title)}</span>" for h, colour in zip(histories, colours, strict=True)
-    ]
+    heads = [f"<span class=name>{marked(h.title, colour)}</span>" for h, colour in zip(histories, colours, strict=True)]
     rows = [(head, *(escape(one.get(name, "")) for name in differing)) for head, one in zip(heads, each, strict=True)]
     return table(("run", *differing), rows)
 
@@ -236,7 +230,7 @@ def comparison(histories: Sequence[RunHistory], colours: Sequence[str]) -> str:
         scores = [f"{history.quality[test][-1].score:.1f}" if test in history.quality else "" for test in tests]
         rows.append(
             (
-                f"<span class=name>{dot(colour)}{escape(history.title)}</span>",
+                f"<span class=name>{marked(history.title, colour)}</span>",
                 shown_loss(last.mean_loss),
                 *beside,
                 *scores,

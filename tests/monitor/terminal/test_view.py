@@ -137,7 +137,7 @@ def test_room_is_shared_so_that_nothing_is_lost() -> None:
 
 def test_lines_come_every_few_seconds_and_events_at_once() -> None:
     stream, history = io.StringIO(), RunHistory()
-    lines = LineView(stream, every_s=5.0)
+    lines = LineView(stream)
     assert isinstance(open_view(stream), LineView)
     for tick in range(200):
         now = tick / 10
@@ -161,7 +161,7 @@ def test_lines_come_every_few_seconds_and_events_at_once() -> None:
 def test_lines_tell_silence() -> None:
     stream, history = io.StringIO(), RunHistory()
     history.add(loss(), 0.0)
-    lines = LineView(stream, every_s=5.0)
+    lines = LineView(stream)
     lines.show(history, 30.0)
     lines.show(history, 36.0)
     assert "event=silence no_data_for=36s" in stream.getvalue()
