@@ -3,17 +3,14 @@
 Every process is a child of this one and ends with it. A fault in any child is raised here as one error.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glovewire.common import log
 from glovewire.common.cli.config_file import configured
@@ -34,12 +31,10 @@ from glovewire.monitor.watch import Watcher
 from ..exits import signals_end_all
 from ..vectors.testsets import read_pairs
 from .config import ANY_PORT, LocalConfig
+from .live_scores import Judge, scores_of, scoring
 from .processes import READY_S, Child, Children
 from .run_lock import errors_tell_what_is_left, locked_run_folder
 from .supervise import GOODBYE_S, ServerLost, await_end, end_in_order, until, until_over
-
-if TYPE_CHECKING:
-    from .live_scores import Judge
 
 MAX_RESTARTS = 100
 
@@ -71,11 +66,7 @@ def _train(config: LocalConfig, folder: Path) -> dict[str, Any]:
 
 def _run(config: LocalConfig) -> dict[str, Any]:
     """Train to the end; when a server is killed, restart from the newest checkpoint (or the beginning)."""
-    judge = None
-    if config.watch:
-        from .live_scores import Judge
-
-        judge = Judge(config.patience, config.keep_best)
+    judge = Judge(config.patience, config.keep_best) if config.watch else None
     with signals_end_all():
         for attempt in range(MAX_RESTARTS):
             try:
@@ -99,7 +90,7 @@ def _attempt(config: LocalConfig, judge: Judge | None, *, again: bool) -> dict[s
         try:
             with watcher(config, streams, READY_S) as watch:
                 words = configured("worker", config.of_workers(), children.logs / "worker.toml")
-                with _scoring(config, addresses, judge) as score:
+                with scoring(config, addresses, judge) if judge else nullcontext(lambda _: None) as score:
                     workers = [
                         children.start(f"worker {rank}", [*words, *config.of_worker(rank, addresses), "--json"])
                         for rank in range(config.workers)
@@ -135,14 +126,12 @@ def _serve_dashboard(config: LocalConfig, children: Children, streams: list[str]
 
 def _judged(config: LocalConfig, judge: Judge) -> dict[str, Any]:
     """Write the best epoch's vectors if `keep_best` is set; record and return the scores of the final vectors."""
-    from . import live_scores
-
     if judge.best is not None and judge.best_epoch < judge.newest_epoch:
         facts = runs.load_vectors(config.out, verify=False).facts
         dataset = Dataset.open(config.dataset, verify=False)
         runs.write_trained(config.out, dataset, config.options, judge.best, facts)
     final = runs.load_vectors(config.out, verify=False)
-    found: dict[str, Any] = {"quality": live_scores.scores_of(final.words, final.vectors, config.watch)}
+    found: dict[str, Any] = {"quality": scores_of(final.words, final.vectors, config.watch)}
     if judge.best_scores:
         found |= {"best_epoch": judge.best_epoch, "best_epoch_is_kept": config.keep_best}
     runs.add_facts(config.out, found)
@@ -178,14 +167,3 @@ def _start_servers(config: LocalConfig, children: Children, *, again: bool) -> t
         return servers, [server.ready() for server in servers]
     except ProcessDied as error:
         raise ServerLost(str(error)) if any(server.killed for server in servers) else error from error
-
-
-def _scoring(
-    config: LocalConfig, addresses: list[str], judge: Judge | None
-) -> AbstractContextManager[Callable[[int], None]]:
-    """Return a context with a function that scores the vectors at each new epoch (--watch)."""
-    if judge is None:
-        return nullcontext(lambda _: None)
-    from . import live_scores
-
-    return live_scores.scoring(config, addresses, judge)

@@ -1,7 +1,5 @@
 """Make the run folder of a training, with its options in it, and lock it against other trainings."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os
@@ -9,17 +7,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from glovewire.common.addresses import absolute, url_of
 from glovewire.common.cli.config_file import to_toml, toml_value
 from glovewire.common.errors import ArtifactError, GlovewireError, Interrupted, OutputError, ProcessDied
 from glovewire.common.option import entries
 from glovewire.common.storage import run_folder as runs
-from glovewire.common.storage.artifacts import write_text_atomically
+from glovewire.common.storage.artifacts import input_errors, write_text_atomically
 
-if TYPE_CHECKING:
-    from .config import LocalConfig
+from .config import LocalConfig
 
 
 @contextlib.contextmanager
@@ -59,10 +55,8 @@ def _held(run: Path) -> Iterator[None]:
     The lock is an flock on the folder itself: it leaves no file, child processes do not inherit it, and the system
     releases it when this process ends, even if killed.
     """
-    try:
+    with input_errors(f"run {run}", OutputError):
         handle = os.open(run, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise OutputError(f"run {run} cannot be read: {error.strerror or error}") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
