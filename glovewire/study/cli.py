@@ -97,7 +97,7 @@ def staleness(given: Given[StalenessConfig]) -> dict[str, Any]:
     way = (
         (lambda options, conditions, _: simulation.simulate(trained, options, conditions))
         if given["virtual"]
-        else partial(emulation.emulate, emulation.workload(trained))
+        else partial(emulation.emulate, trained)
     )
     subject = Subject(trained.name, trained.unit, given["virtual"])
     result = run(config, way, subject, lambda line: click.echo(line, err=True))

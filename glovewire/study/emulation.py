@@ -5,13 +5,11 @@ Workers are forked to save start-up time, so this process must have no open sock
 """
 
 import contextlib
-import dataclasses
 import json
 import math
 import multiprocessing
 import os
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,24 +20,17 @@ from glovewire.common.cli.config_file import configured
 from glovewire.common.client.pending import Pending
 from glovewire.common.endings import Ending
 from glovewire.common.errors import GlovewireError, NotReady, ProcessDied, RunOver
-from glovewire.common.model.options import BATCH_MODES, Mode, TrainingOptions
-from glovewire.common.model.tensor_layout import TABLE
+from glovewire.common.model.options import TrainingOptions
 from glovewire.common.protocol import messages as m
 from glovewire.common.runtime.signals import Signalled
 from glovewire.common.transport.client import RequestClient
 from glovewire.server.config import ServerConfig
-from glovewire.worker.config import WorkerConfig
-from glovewire.worker.dense.client import Client
-from glovewire.worker.kernels import objectives
-from glovewire.worker.service import work
-from glovewire.worker.simulated_latency import Latency
 
 from ..launch.config import ANY_PORT
 from ..launch.processes import Child, Children
 from .trainings import Conditions
-from .workloads import GloveProblem, ImageProblem, Problem
+from .workloads import Problem
 
-NETWORK = "network"
 LOOK_EVERY_S = 0.1
 LEAVE_S = 10.0
 DESERTED = "deserted"
@@ -71,86 +62,18 @@ Ask = Callable[[m.Message], m.Message]
 """Sends a request and returns the server's reply; raises RunOver when the server has ended."""
 
 
-class Workload(ABC):
-    """How processes train a Problem: the server's options, a worker's work, and the measurement of the loss."""
-
-    dataset: Path | None = None
-    """Dataset that the server serves; None for a dense network."""
-
-    def __init__(self, problem: Problem, table: str, rows: int) -> None:
-        self._problem, self._table, self._rows = problem, table, rows
-
-    def served(self, options: TrainingOptions, workers: int) -> TrainingOptions:  # noqa: ARG002
-        """Return the training options for the server."""
-        return options
-
-    @abstractmethod
-    def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
-        """Train as one worker until the run is over."""
-
-    def loss(self, ask: Ask, options: TrainingOptions) -> tuple[int, float]:
-        """Pull the parameters; return the number of gradients applied so far and the loss on a fixed sample."""
-        problem, sample = self._problem, self._problem.sample
-        try:
-            pulled = ask(m.Pull(self._table, 0, self._rows, m.NO_VERSION))
-        except NotReady:  # the first worker has not sent the network yet
-            return 0, problem.gradients(sample, problem.initial(options)[0][sample.rows], options).mean_loss
-        assert isinstance(pulled, m.Rows)
-        return pulled.gradients, problem.gradients(sample, pulled.values[sample.rows], options).mean_loss
+def sample_loss(problem: Problem, ask: Ask, options: TrainingOptions) -> tuple[int, float]:
+    """Pull the parameters; return the number of gradients applied so far and the loss on a fixed sample."""
+    sample = problem.sample
+    try:
+        pulled = ask(m.Pull(problem.table, 0, problem.table_rows, m.NO_VERSION))
+    except NotReady:  # the first worker has not sent the network yet
+        return 0, problem.gradients(sample, problem.initial(options)[0][sample.rows], options).mean_loss
+    assert isinstance(pulled, m.Rows)
+    return pulled.gradients, problem.gradients(sample, pulled.values[sample.rows], options).mean_loss
 
 
-def workload(problem: GloveProblem | ImageProblem) -> Workload:
-    """Return the workload of a problem."""
-    return GloveWorkload(problem) if isinstance(problem, GloveProblem) else ImageWorkload(problem)
-
-
-class GloveWorkload(Workload):
-    """Trains GloVe by minibatches with the code of `glovewire worker`."""
-
-    def __init__(self, problem: GloveProblem) -> None:
-        super().__init__(problem, "rows", problem.dataset.layout.rows)
-        self.dataset = problem.dataset.path
-        objectives.warm()
-
-    def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:  # noqa: ARG002
-        """See Workload."""
-        name = f"w{number}"
-        work(WorkerConfig(dataset=self.dataset, servers=(address,), name=name, verify=False, latency=latency))
-
-
-class ImageWorkload(Workload):
-    """Trains a dense network through the dense client, as a user's own program would."""
-
-    def __init__(self, problem: ImageProblem) -> None:
-        super().__init__(problem, TABLE, len(problem.rows))
-        self._images = problem
-
-    def served(self, options: TrainingOptions, workers: int) -> TrainingOptions:
-        """See Workload. Sets `steps` so that the gradients of all steps cover every epoch's examples."""
-        gradients = -(-self._images.examples * options.epochs // options.batch_size)
-        return dataclasses.replace(options, steps=-(-gradients // _together(options, workers)))
-
-    def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
-        """See Workload."""
-        with Client([address], f"w{number}") as server:
-            server.create({NETWORK: self._images.network(options.seed)})
-            batches = self._images.batches(options, number)
-            delays = Latency.parse(latency).draws(options.seed, number)
-            for now in server.steps():
-                gradient, loss = self._images.slope(now[NETWORK], batches().images)
-                time.sleep(delays())
-                server.push({NETWORK: gradient}, loss=loss, examples=options.batch_size)
-
-
-def _together(options: TrainingOptions, workers: int) -> int:
-    """Return how many gradients the server combines into one update of the table."""
-    mode = Mode.parse(options.consistency, BATCH_MODES)
-    if mode.kind == "sync":
-        return max(workers - options.backup, 1)
-    return max(workers // int(mode.number), 1) if mode.kind == "softsync" else 1
-
-
-def emulate(workload: Workload, options: TrainingOptions, conditions: Conditions, folder: Path) -> Trace:
+def emulate(problem: Problem, options: TrainingOptions, conditions: Conditions, folder: Path) -> Trace:
     """Train until the run is complete, has diverged or has used up its time; write its run and logs to `folder`.
 
     Raises ProcessDied when the server fails for another reason, or every worker ends before its first gradient.
@@ -161,25 +84,25 @@ def emulate(workload: Workload, options: TrainingOptions, conditions: Conditions
     go = fork.Semaphore(0)  # not an Event: a signal at the wrong moment can leave an Event unusable
     try:
         how = ServerConfig(
-            dataset=workload.dataset,
+            dataset=problem.folder,
             out=folder / "run",
             bind=ANY_PORT,
             publish=ANY_PORT,
             workers=conditions.workers,
             verify=False,
             log_level="warning",
-            options=workload.served(options, conditions.workers),
+            options=problem.served(options, conditions.workers),
         )
         server = children.start("server", configured("server", how, children.logs / "server.toml"))
         address = server.ready().address
         for number in range(conditions.workers):
             log = folder / "logs" / f"worker-{number}.log"
-            what = (workload, options, address, number, conditions.latency_of(number), log, go)
+            what = (problem, options, address, number, conditions.latency_of(number), log, go)
             begun = fork.Process(target=_one, args=what, daemon=True)
             begun.start()
             workers.append(begun)
         with RequestClient([address], "watcher") as client:
-            trace = _observe(workload, client, partial(_ask, client, server), options, conditions, go, workers)
+            trace = _observe(problem, client, partial(_ask, client, server), options, conditions, go, workers)
         if trace.ended == DESERTED:
             raise ProcessDied(f"every worker ended before its first gradient: see {folder / 'logs'}")
         if trace.ended == "complete" and server.failed:
@@ -207,7 +130,7 @@ def _begin(workers: Sequence[multiprocessing.process.BaseProcess], go: Semaphore
 
 
 def _one(
-    workload: Workload, options: TrainingOptions, address: str, number: int, latency: str, log: Path, go: Semaphore
+    problem: Problem, options: TrainingOptions, address: str, number: int, latency: str, log: Path, go: Semaphore
 ) -> None:
     """Run one worker in this forked process: redirect its output to `log`, wait for `go`, train."""
     out = os.open(log, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -215,7 +138,7 @@ def _one(
         os.dup2(out, stream)
     go.acquire()
     with contextlib.suppress(GlovewireError):  # a diverged worker has told the server
-        workload.work(options, address, number, latency)
+        problem.work(options, address, number, latency)
 
 
 def _ask(client: RequestClient, server: Child, request: m.Message) -> m.Message:
@@ -233,7 +156,7 @@ def _ask(client: RequestClient, server: Child, request: m.Message) -> m.Message:
 
 
 def _observe(
-    workload: Workload,
+    problem: Problem,
     client: RequestClient,
     ask: Ask,
     options: TrainingOptions,
@@ -248,7 +171,7 @@ def _observe(
     try:
         while True:
             alive = any(worker.is_alive() for worker in workers)
-            gradients, loss = workload.loss(ask, options)
+            gradients, loss = sample_loss(problem, ask, options)
             now = time.monotonic()
             if not gradients:
                 began, trace.t, trace.gradients, trace.loss = now, [], [], []

@@ -1,9 +1,11 @@
-"""Define what a study trains by minibatches: initial rows, batches, gradients, and a loss on a fixed sample.
+"""Define what a study trains by minibatches: initial rows, batches, gradients, a fixed sample, and a worker's process.
 
-A Problem does not depend on how it is trained: `emulation` uses processes, `simulation` virtual time.
+`emulation` trains a Problem with processes, `simulation` in virtual time.
 """
 
+import dataclasses
 import gzip
+import time
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,18 +17,23 @@ import numpy.typing as npt
 
 from glovewire.common.array_types import Array, Rows
 from glovewire.common.errors import ArtifactError, MissingExtra
-from glovewire.common.model.options import TrainingOptions
+from glovewire.common.model.options import BATCH_MODES, Mode, TrainingOptions
 from glovewire.common.model.random_streams import Purpose, stream
 from glovewire.common.model.row_layout import RowLayout, state_columns
-from glovewire.common.model.tensor_layout import ROW
+from glovewire.common.model.tensor_layout import ROW, TABLE
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.text import printable
+from glovewire.worker.config import WorkerConfig
+from glovewire.worker.dense.client import Client
+from glovewire.worker.kernels import objectives
+from glovewire.worker.service import work
+from glovewire.worker.simulated_latency import Latency
 from glovewire.worker.training.minibatch_trainer import Gradients, Minibatch, MinibatchSampler, glove_gradients
 
 SAMPLE = 20_000
 NO_WORKER = 1 << 40
 """Number of a random stream that no worker uses, for the fixed sample and initial weights."""
-DIGITS = "digits"
+DIGITS, NETWORK = "digits", "network"
 HIDDEN = 64
 CLASSES = 10
 
@@ -34,13 +41,17 @@ CLASSES = 10
 class Problem(Protocol):
     """A learning problem: `examples` per epoch, `unit` (what an example is called), `sample` (the batch for the loss).
 
-    The `rows` of a batch are the numbers of the table rows that it needs, distinct and in ascending order.
+    The `rows` of a batch are the numbers of the table rows that it needs, distinct and in ascending order. A server
+    keeps them in its `table` of `table_rows` rows; `folder` is the dataset that it serves, None for a dense network.
     """
 
     name: str
     unit: str
     examples: int
     sample: Any
+    table: str
+    table_rows: int
+    folder: Path | None
 
     def initial(self, options: TrainingOptions) -> tuple[Rows, int]:
         """Return the initial table, including optimizer state, and the number of parameter columns."""
@@ -50,6 +61,12 @@ class Problem(Protocol):
 
     def gradients(self, batch: Any, rows: Rows, options: TrainingOptions) -> Gradients:
         """Return the gradients of a batch, one per row of `rows`."""
+
+    def served(self, options: TrainingOptions, workers: int) -> TrainingOptions:
+        """Return the training options for a server; compile what its workers need, before they are forked."""
+
+    def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
+        """Train as worker `number` of the server at `address` until the run is over."""
 
 
 def problem(data: Path) -> "GloveProblem | ImageProblem":
@@ -63,12 +80,14 @@ def problem(data: Path) -> "GloveProblem | ImageProblem":
 
 
 class GloveProblem:
-    """GloVe by minibatches of a co-occurrence matrix."""
+    """GloVe by minibatches of a co-occurrence matrix, with the code of `glovewire worker`."""
 
-    unit = "entries"
+    unit, table = "entries", "rows"
 
     def __init__(self, data: Path) -> None:
         self.dataset = Dataset.open(data)
+        self.folder: Path | None = self.dataset.path
+        self.table_rows = self.dataset.layout.rows
         self.examples, words = self.dataset.total_entries, len(self.dataset.words)
         self.name = f"GloVe on {printable(data.name)}, {words:,} words, {self.examples / 1e6:.2f} million entries"
         self.sample = MinibatchSampler(self.dataset, SAMPLE, 0, NO_WORKER).next()
@@ -76,13 +95,25 @@ class GloveProblem:
     def initial(self, options: TrainingOptions) -> tuple[Rows, int]:
         """See Problem."""
         layout = RowLayout.of(options)
-        return layout.initial(0, self.dataset.layout.rows, options), layout.parameters
+        return layout.initial(0, self.table_rows, options), layout.parameters
 
     def batches(self, options: TrainingOptions, worker: int) -> Callable[[], Minibatch]:
         """See Problem."""
         return MinibatchSampler(self.dataset, options.batch_size, options.seed, worker).next
 
     gradients = staticmethod(glove_gradients)
+
+    def served(self, options: TrainingOptions, workers: int) -> TrainingOptions:
+        """See Problem."""
+        del workers
+        objectives.warm()
+        return options
+
+    def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
+        """See Problem."""
+        del options  # the server tells them
+        name = f"w{number}"
+        work(WorkerConfig(dataset=self.folder, servers=(address,), name=name, verify=False, latency=latency))
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,10 +128,12 @@ class ImageProblem:
     """Classify images into ten classes with one hidden layer and a softmax, in numpy; the loss is cross-entropy.
 
     `images` have shape (n, ...), scaled to 0..1; `labels` (n,), 0 to 9. The network is one vector of `size` elements,
-    laid out in rows as `common.model.tensor_layout` lays out a single tensor.
+    laid out in rows as `common.model.tensor_layout` lays out a single tensor. Workers use the dense client, as a user's
+    own program would.
     """
 
-    unit = "images"
+    unit, table = "images", TABLE
+    folder: Path | None = None
 
     def __init__(self, name: str, images: Array, labels: Array) -> None:
         self._x, self._labels = images.reshape(len(images), -1).astype(np.float32), labels.astype(np.int64)
@@ -109,6 +142,7 @@ class ImageProblem:
         self._shapes = ((pixels, HIDDEN), (HIDDEN,), (HIDDEN, CLASSES), (CLASSES,))
         self.size = sum(int(np.prod(shape)) for shape in self._shapes)
         self.rows = np.arange(-(-self.size // ROW))
+        self.table_rows = len(self.rows)
         self.sample = ImageBatch(np.arange(min(self.examples, SAMPLE // 10)), self.rows)
 
     def initial(self, options: TrainingOptions) -> tuple[Rows, int]:
@@ -130,6 +164,22 @@ class ImageProblem:
         found = np.zeros((len(self.rows), ROW), np.float32)
         found.flat[: self.size], loss = self.slope(rows[:, :ROW].reshape(-1)[: self.size], batch.images)
         return Gradients(found, len(batch.images), loss * len(batch.images))
+
+    def served(self, options: TrainingOptions, workers: int) -> TrainingOptions:
+        """See Problem. Sets `steps` so that the gradients of all steps cover every epoch's examples."""
+        gradients = -(-self.examples * options.epochs // options.batch_size)
+        return dataclasses.replace(options, steps=-(-gradients // _together(options, workers)))
+
+    def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
+        """See Problem."""
+        with Client([address], f"w{number}") as server:
+            server.create({NETWORK: self.network(options.seed)})
+            batches = self.batches(options, number)
+            delays = Latency.parse(latency).draws(options.seed, number)
+            for now in server.steps():
+                gradient, loss = self.slope(now[NETWORK], batches().images)
+                time.sleep(delays())
+                server.push({NETWORK: gradient}, loss=loss, examples=options.batch_size)
 
     def network(self, seed: int) -> Rows:
         """Return the initial network, shape (size,): weights by He et al. 2015, biases 0."""
@@ -153,6 +203,14 @@ class ImageProblem:
         likely /= len(images)
         back = (likely @ w2.T) * (hidden > 0)
         return np.concatenate([(x.T @ back).ravel(), back.sum(0), (hidden.T @ likely).ravel(), likely.sum(0)]), loss
+
+
+def _together(options: TrainingOptions, workers: int) -> int:
+    """Return how many gradients the server combines into one update of the table."""
+    mode = Mode.parse(options.consistency, BATCH_MODES)
+    if mode.kind == "sync":
+        return max(workers - options.backup, 1)
+    return max(workers // int(mode.number), 1) if mode.kind == "softsync" else 1
 
 
 def _digits() -> tuple[Array, Array]:

@@ -7,6 +7,7 @@ import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -187,7 +188,7 @@ def test_processes_and_virtual_time_train_the_same_network_in_step(tmp_path: Pat
         consistency="sync", optimizer="sgd", learning_rate=0.5, epochs=10, batch_size=8
     )
     with programs_fork():
-        real = emulation.emulate(emulation.workload(images), options, conditions, tmp_path)
+        real = emulation.emulate(images, options, conditions, tmp_path)
     thought = simulate(images, options, conditions)
     assert (real.ended, thought.ended) == ("complete", "complete")
     assert thought.gradients[-1] == 50
@@ -199,43 +200,43 @@ def test_processes_and_virtual_time_train_the_same_network_in_step(tmp_path: Pat
         assert loss == pytest.approx(by_gradients[gradients], rel=1e-4)
 
 
-class Deadly(emulation.ImageWorkload):
-    """Kills the server as soon as it has a gradient."""
+def test_a_server_that_dies_is_no_end_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed as soon as it has a gradient."""
+    sample_loss = emulation.sample_loss
 
-    def loss(self, ask: emulation.Ask, options: TrainingOptions) -> tuple[int, float]:
-        found = super().loss(ask, options)
+    def deadly(*arguments: Any) -> tuple[int, float]:
+        found = sample_loss(*arguments)
         for child in psutil.Process().children() if found[0] else []:
             with contextlib.suppress(psutil.Error):  # dead since the last look
                 if "server" in child.cmdline():
                     child.kill()
         return found
 
-
-def test_a_server_that_dies_is_no_end_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(emulation, "sample_loss", deadly)
     monkeypatch.setattr(emulation, "LEAVE_S", 0.5)
     options = TrainingOptions.of_tensors(consistency="async", optimizer="sgd", learning_rate=0.1, epochs=10_000)
     with pytest.raises(ProcessDied, match="server was killed by signal 9"):
-        emulation.emulate(Deadly(Images()), options, Conditions(1, ("1ms",), 600.0), tmp_path)
+        emulation.emulate(Images(), options, Conditions(1, ("1ms",), 600.0), tmp_path)
 
 
-class Idle(emulation.ImageWorkload):
+class Idle(Images):
     """Its workers end before they have done anything."""
 
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
-        """See Workload."""
+        """See Problem."""
 
 
 def test_a_training_without_workers_is_not_waited_for(tmp_path: Path) -> None:
     options = TrainingOptions.of_tensors(consistency="async", optimizer="sgd", learning_rate=0.1, epochs=10_000)
     with programs_fork(), pytest.raises(ProcessDied, match="every worker ended"):
-        emulation.emulate(Idle(Images()), options, Conditions(2, ("1ms",), 600.0), tmp_path)
+        emulation.emulate(Idle(), options, Conditions(2, ("1ms",), 600.0), tmp_path)
 
 
 def test_a_training_that_a_worker_found_diverged_is_not_complete(tmp_path: Path) -> None:
     """Between two looks the loss goes from one that is fine to no number: the server knows it from the worker."""
     random_dataset(tmp_path / "data", size=40)
     options = replace(OPTIONS, dim=8, tied=True, optimizer="sgd", learning_rate=1e6, epochs=10_000)
-    words = emulation.workload(problem(tmp_path / "data"))
+    words = problem(tmp_path / "data")
     with programs_fork():
         found = emulation.emulate(words, options, Conditions(1, ("1ms",), LONG_S), tmp_path / "seen")
     assert found.ended == "diverged"
