@@ -12,7 +12,7 @@ Names are imported when they are first used, so that `import glovewire` is fast.
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -33,24 +33,22 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_NAMES = {
-    "Client": "glovewire.worker.dense.client",
-    "Dataset": "glovewire.common.storage.dataset",
-    "GloVe": "glovewire.api.glove",
-    "KeyedVectors": "glovewire.vectors.keyed_vectors",
-    "Progress": "glovewire.api.training",
-    "Run": "glovewire.api.training",
-    "Server": "glovewire.api.dense",
-    "load": "glovewire.vectors.keyed_vectors",
-    "serve": "glovewire.api.dense",
-    "subscribe": "glovewire.api.stream",
-    "train": "glovewire.api.training",
-}
-_MODULES = {
+_PLACES = {
+    "Client": "glovewire.worker.dense.client:Client",
+    "Dataset": "glovewire.common.storage.dataset:Dataset",
+    "GloVe": "glovewire.api.glove:GloVe",
+    "KeyedVectors": "glovewire.vectors.keyed_vectors:KeyedVectors",
+    "Progress": "glovewire.api.training:Progress",
+    "Run": "glovewire.api.training:Run",
+    "Server": "glovewire.api.dense:Server",
     "errors": "glovewire.common.errors",
+    "load": "glovewire.vectors.keyed_vectors:load",
     "preprocess": "glovewire.preprocess",
+    "serve": "glovewire.api.dense:serve",
+    "subscribe": "glovewire.api.stream:subscribe",
     "thinc": "glovewire.thinc",
     "torch": "glovewire.torch",
+    "train": "glovewire.api.training:train",
 }
 __all__ = [
     "Client", "Dataset", "GloVe", "KeyedVectors", "Progress", "Run", "Server", "__version__", "errors", "load",
@@ -63,15 +61,13 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         return version("glovewire")
-    if name in _MODULES:
-        return importlib.import_module(_MODULES[name])
-    if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
+    if name in _PLACES:
+        return pkgutil.resolve_name(_PLACES[name])
     raise AttributeError(f"module 'glovewire' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *__all__, *_PLACES})
 
 
 class _Callable(ModuleType):

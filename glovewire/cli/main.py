@@ -1,7 +1,7 @@
 """Implement the `glovewire` program: a group of commands, each imported when it is used."""
 
-import importlib
 import os
+import pkgutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,8 +58,7 @@ class Program(click.Group):
             return None
         if cmd_name in ("server", "train"):  # before NumPy is imported: the vectors' last bits depend on it
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        module, _, function = COMMANDS[cmd_name][0].partition(":")
-        command = getattr(importlib.import_module(module), function)
+        command = pkgutil.resolve_name(COMMANDS[cmd_name][0])
         assert isinstance(command, click.Command)
         return command
 
