@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,6 @@ class ProcessUsage:
     pss_bytes: int = 0
     private_bytes: int = 0
 
-    def between(self, begin: float, end: float) -> float:
-        """Return the processor seconds used between two times, interpolated between samples."""
-        first, last = np.interp((begin, end), self.times, self.cpu)
-        return float(last - first)
-
 
 @dataclass
 class RunOutcome:
@@ -43,28 +39,32 @@ class RunOutcome:
     ended: float
 
     def cpu_seconds(self, role: str) -> float:
-        """Return the processor seconds of a role during training, without the start and end of its processes."""
-        seconds = self.facts["seconds"] if self.facts else 0.0
-        return sum(p.between(self.ended - seconds, self.ended) for p in self.processes if p.role == role)
+        """Return the processor seconds of a role during training, interpolated between samples.
+
+        Leaves out the start and end of its processes.
+        """
+        times = self.ended - (self.facts["seconds"] if self.facts else 0.0), self.ended
+        return sum(float(np.ptp(np.interp(times, p.times, p.cpu))) for p in self.processes if p.role == role)
 
 
-def run_measured(run: LocalConfig, children: Children, name: str, seconds_limit: float | None = None) -> RunOutcome:
+def run_measured(run: LocalConfig, logs: Path, seconds_limit: float | None = None) -> RunOutcome:
     """Train to the end, or for `seconds_limit` after the first loss; raise ProcessDied with the run's error."""
-    child = children.start(name, [*configured("train", run, children.logs / f"{name}.toml"), "--json"])
-    metrics, usages = run.out / run_folder.METRICS, dict[int, ProcessUsage]()
+    name, metrics, usages = run.out.name, run.out / run_folder.METRICS, dict[int, ProcessUsage]()
     began: float | None = None
     measured = 0.0
-    while child.running:
-        now = time.time()
-        with_memory = now - measured >= MEMORY_SAMPLE_S
-        measured = now if with_memory else measured
-        _sample(child, usages, now, memory=with_memory)
-        began = now if began is None and metrics.exists() and metrics.stat().st_size else began
-        if seconds_limit is not None and began is not None and now - began > seconds_limit:
-            child.process.terminate()
-            child.process.wait()
-            return RunOutcome(None, list(usages.values()), now)
-        time.sleep(CPU_SAMPLE_S)
+    with Children(logs) as children:
+        child = children.start(name, [*configured("train", run, logs / f"{name}.toml"), "--json"])
+        while child.running:
+            now = time.time()
+            with_memory = now - measured >= MEMORY_SAMPLE_S
+            measured = now if with_memory else measured
+            _sample(child, usages, now, memory=with_memory)
+            began = now if began is None and metrics.exists() and metrics.stat().st_size else began
+            if seconds_limit is not None and began is not None and now - began > seconds_limit:
+                child.process.terminate()
+                child.process.wait()
+                return RunOutcome(None, list(usages.values()), now)
+            time.sleep(CPU_SAMPLE_S)
     if child.failed:
         raise child.died()
     return RunOutcome(child.facts(), list(usages.values()), metrics.stat().st_mtime)

@@ -14,7 +14,6 @@ from glovewire.common.errors import ProcessDied, UsageError
 from glovewire.common.storage.dataset import Dataset
 
 from ..launch.config import LocalConfig
-from ..launch.processes import Children
 from .config import TrainBenchConfig
 from .measured_run import RunOutcome, run_measured
 from .measurements import spread, surroundings
@@ -69,8 +68,7 @@ def _train(config: TrainBenchConfig, store: str, folder: Path) -> Figures:
         options=config.options,
     )
     try:
-        with Children(folder / "logs") as children:
-            return _figures(run_measured(how, children, store), store)
+        return _figures(run_measured(how, folder / "logs"), store)
     finally:
         shutil.rmtree(folder / store, ignore_errors=True)
 

@@ -23,7 +23,6 @@ from glovewire.monitor.history.records import read_metrics
 from ..bench.measured_run import run_measured
 from ..bench.measurements import surroundings
 from ..launch.config import LocalConfig
-from ..launch.processes import Children
 from .config import SpeedupConfig
 from .speedup_plot import Curve, draw
 
@@ -48,11 +47,10 @@ def run(config: SpeedupConfig, tell: Callable[[str], None]) -> tuple[dict[str, A
     dataset, name = Dataset.open(config.dataset), printable(config.dataset.name)
     runs.prepare(config.out)
     before, curves = surroundings(), list[Curve]()
-    with Children(config.out / "logs") as children:
-        for variant in variants(config):
-            tell(f"training: {variant.title}")
-            outcome = run_measured(variant.trial, children, variant.trial.out.name, variant.limit_s)
-            curves.append(_curve(variant, dataset.total_entries, outcome.facts))
+    for variant in variants(config):
+        tell(f"training: {variant.title}")
+        outcome = run_measured(variant.trial, config.out / "logs", variant.limit_s)
+        curves.append(_curve(variant, dataset.total_entries, outcome.facts))
     _compare(curves)
     result = {
         "surroundings": before,

@@ -14,7 +14,6 @@ from glovewire.bench.measured_run import run_measured
 from glovewire.common.errors import ProcessDied
 from glovewire.common.model.options import TrainingOptions
 from glovewire.launch.config import LocalConfig
-from glovewire.launch.processes import Children
 from glovewire.study.config import SpeedupConfig
 from glovewire.study.speedup import variants
 
@@ -75,30 +74,19 @@ def test_the_variants_are_the_baseline_shared_memory_and_the_server_with_up_to_a
 def test_a_trial_is_stopped_at_its_limit_and_keeps_its_losses(tmp_path: Path) -> None:
     random_dataset(tmp_path / "data", size=40)
     options = TrainingOptions(dim=8, epochs=1_000_000, schedule="minibatch", consistency="async")
-    children = Children(tmp_path / "logs")
-    try:
-        trial = LocalConfig(
-            dataset=tmp_path / "data", out=tmp_path / "run", options=options, store="local", workers=1, progress=False
-        )
-        outcome = run_measured(trial, children, "endless", seconds_limit=0.3)
-    finally:
-        children.end()
+    trial = LocalConfig(
+        dataset=tmp_path / "data", out=tmp_path / "run", options=options, store="local", workers=1, progress=False
+    )
+    outcome = run_measured(trial, tmp_path / "logs", seconds_limit=0.3)
     assert outcome.facts is None
     assert (tmp_path / "run" / "metrics.jsonl").stat().st_size > 0
     assert [process.role for process in outcome.processes] == ["worker"]
 
 
 def test_a_trial_that_fails_says_why(tmp_path: Path) -> None:
-    children = Children(tmp_path / "logs")
-    try:
-        with pytest.raises(ProcessDied, match="does not exist"):
-            run_measured(
-                LocalConfig(dataset=tmp_path / "nowhere", out=tmp_path / "run", options=TrainingOptions(), workers=1),
-                children,
-                "no data",
-            )
-    finally:
-        children.end()
+    trial = LocalConfig(dataset=tmp_path / "nowhere", out=tmp_path / "run", options=TrainingOptions(), workers=1)
+    with pytest.raises(ProcessDied, match="does not exist"):
+        run_measured(trial, tmp_path / "logs")
 
 
 @pytest.mark.parametrize(
