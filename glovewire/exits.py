@@ -37,9 +37,6 @@ class CtrlC(Ended):
 
     exit_code = 128 + signal.SIGINT
 
-    def __init__(self) -> None:
-        super().__init__("interrupted by SIGINT")
-
 
 @contextmanager
 def one_line_endings() -> Iterator[None]:
@@ -50,7 +47,7 @@ def one_line_endings() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise CtrlC from None
+        raise CtrlC("interrupted by SIGINT") from None
     except MemoryError as error:
         raise Ended(f"out of memory: {printable(str(error) or 'no more can be allocated')}") from error
     except OSError as error:

@@ -9,7 +9,6 @@ import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from glovewire.common import log
@@ -42,26 +41,21 @@ MAX_RESTARTS = 100
 def train(config: LocalConfig) -> dict[str, Any]:
     """Train to the end and return the facts of the run; the run folder holds everything, logs included."""
     with stores.local(config.dataset) as folder:
-        return _train(config, folder)
+        dataset = Dataset.open(folder)
+        for file in config.watch:
+            read_pairs(file)  # so that a file that cannot be read is an error before training begins
+        if config.web is not None:
+            require_extra("bokeh", "web", "--web")
+        if config.keys is not None:
+            keys.load_both_keys(config.keys, Role.ADMIN if config.patience else Role.WORKER)
+        with locked_run_folder(config), errors_tell_what_is_left(config.out):
+            config = replace(config, dataset=folder)
+            if config.store == "server":
+                return _run(config)
+            from . import hogwild
 
-
-def _train(config: LocalConfig, folder: Path) -> dict[str, Any]:
-    """Train on the dataset in `folder`, which is that of `config` or a copy of it."""
-    dataset = Dataset.open(folder)
-    for file in config.watch:
-        read_pairs(file)  # so that a file that cannot be read is an error before training begins
-    if config.web is not None:
-        require_extra("bokeh", "web", "--web")
-    if config.keys is not None:
-        keys.load_both_keys(config.keys, Role.ADMIN if config.patience else Role.WORKER)
-    with locked_run_folder(config), errors_tell_what_is_left(config.out):
-        config = replace(config, dataset=folder)
-        if config.store == "server":
-            return _run(config)
-        from . import hogwild
-
-        with signals_end_all():
-            return hogwild.train(config, dataset)
+            with signals_end_all():
+                return hogwild.train(config, dataset)
 
 
 def _run(config: LocalConfig) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from glovewire.common.errors import MalformedFile
+from glovewire.common.storage.artifacts import input_errors
 
 Pair = tuple[str, str, float]
 Question = tuple[str, str, str, str]
@@ -87,12 +88,11 @@ def read_questions(path: Path) -> tuple[Section, ...]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise MalformedFile(f"{path} cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise MalformedFile(f"{path} is not UTF-8 text") from error
+    with input_errors(path, MalformedFile):
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise MalformedFile(f"{path} is not UTF-8 text") from error
     for number, line in enumerate(re.split("\r\n|\r|\n", text), start=1):
         if (bare := line.strip()) and not bare.startswith("#"):
             yield number, bare
