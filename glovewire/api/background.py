@@ -4,8 +4,6 @@ The caller's signals, threads and output are left alone. If the caller is interr
 shut down cleanly; if the caller dies, even by SIGKILL, Linux ends them too.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Started by `background.run`. In a process of its own, a command may fork, handle
 touching the program or the notebook that called it.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

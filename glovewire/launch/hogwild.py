@@ -4,8 +4,6 @@ The training code is that of `glovewire worker`; this module allocates the array
 reports and writes the same run folder. The death of a process ends the run.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -14,9 +12,10 @@ import time
 from contextlib import closing
 from functools import partial
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -41,10 +40,7 @@ from glovewire.server.leases.losses import Losses
 from glovewire.server.telemetry.metrics_file import MetricsFile
 from glovewire.server.telemetry.status import MEANS
 
-if TYPE_CHECKING:
-    from multiprocessing.context import SpawnProcess
-
-    from .config import LocalConfig
+from .config import LocalConfig
 
 POLL_S = 0.1
 SHARED = Path("/dev/shm")

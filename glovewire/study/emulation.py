@@ -150,9 +150,7 @@ def _ask(client: RequestClient, server: Child, request: m.Message) -> m.Message:
         client.poll(int(LOOK_EVERY_S * 1e3))
         if ended and not answer.done:
             raise RunOver(text="the server has ended")
-    reply = answer.get()
-    assert reply is not None
-    return reply
+    return answer.get()
 
 
 def _observe(

@@ -5,8 +5,6 @@ questions with a word outside the vocabulary are left out and counted; a word is
 lower case.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -136,15 +134,14 @@ def answered(
 
 
 def answer_analogies(
-    questions: npt.NDArray[np.intp], unit: Rows, without: npt.NDArray[np.intp] | None = None
+    questions: npt.NDArray[np.intp], unit: Rows, without: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.intp]:
     """Return the row with the largest cosine to b - a + c for each question, rows (a, b, c) of shape (questions, 3).
 
-    The rows `without`, shape (questions, n), are never the answer to their question; default: its own three words.
-    Questions share few distinct words, so the cosines of each word to the vocabulary are computed once, and a question
-    adds three rows of cosines. This takes a tenth of the arithmetic of one product per question. Memory is bounded.
+    The rows `without`, shape (questions, n), are never the answer to their question. Questions share few distinct
+    words, so the cosines of each word to the vocabulary are computed once, and a question adds three rows of cosines.
+    This takes a tenth of the arithmetic of one product per question. Memory is bounded.
     """
-    without = questions if without is None else without
     distinct, places = np.unique(questions, return_inverse=True)
     a, b, c = places.reshape(-1, 3).T
     best = np.full(len(questions), -np.inf, dtype=np.float32)

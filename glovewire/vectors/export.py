@@ -3,8 +3,6 @@
 Files and folders appear whole or not at all. A file whose name ends in .gz, .bz2, .xz or .zst is compressed.
 """
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import lzma

@@ -3,21 +3,17 @@
 Text is UTF-8; numbers have nine digits, so that reading them gives the same float32. No format contains a pickle.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from glovewire.common.errors import OutputError, require_extra
-
-if TYPE_CHECKING:
-    from glovewire.common.storage.run_folder import Vectors
+from glovewire.common.storage.run_folder import Vectors
 
 _ROWS_AT_ONCE = 1024
 _MOST_TEXT_BYTES = 2 << 30

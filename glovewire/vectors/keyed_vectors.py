@@ -18,13 +18,14 @@ import numpy.typing as npt
 
 from glovewire.common.addresses import url_of
 from glovewire.common.array_types import Floats, Indices, Rows
-from glovewire.common.errors import ArtifactError, UnknownWord, UsageError
+from glovewire.common.errors import ArtifactError, UnknownWord, UsageError, require_extra
 from glovewire.common.model.neighbours import Neighbours, best
 from glovewire.common.model.subwords import Subwords
 from glovewire.common.storage.artifacts import nothing_there
 from glovewire.common.storage.run_folder import Vectors
 
 from .evaluate import answered
+from .formats import by_frequency
 from .testsets import read_pairs, read_questions
 
 if TYPE_CHECKING:
@@ -84,8 +85,6 @@ class KeyedVectors:
     @classmethod
     def of(cls, loaded: Vectors) -> Self:
         """Return vectors that were read from disk, the most frequent word first where counts are known."""
-        from .formats import by_frequency
-
         loaded = by_frequency(loaded)
         return cls(loaded.words, loaded.vectors, counts=loaded.counts, subwords=loaded.subwords, facts=loaded.facts)
 
@@ -200,10 +199,8 @@ class KeyedVectors:
 
     def get_normed_vectors(self) -> Rows:
         """Return all vectors scaled to length 1, shape (words, vector_size); a zero vector stays zero."""
-        scaled: Rows = np.divide(
-            self.vectors, self.norms[:, None], out=np.zeros_like(self.vectors), where=self.norms[:, None] > 0
-        )
-        return scaled
+        lengths = self.norms[:, None]
+        return np.divide(self.vectors, lengths, out=np.zeros_like(self.vectors), where=lengths > 0)
 
     def _find(self, word: str) -> Rows | None:
         row = self._row_of(word)
@@ -460,8 +457,6 @@ class KeyedVectors:
         >>> getfixture("wv").to_gensim().most_similar("cat", topn=1)[0][0]
         'dog'
         """
-        from glovewire.common.errors import require_extra
-
         require_extra("gensim", "gensim", "to_gensim")
         from gensim.models import KeyedVectors as GensimVectors
 
@@ -499,8 +494,7 @@ def load(path: str | PathLike[str], dataset: str | PathLike[str] | None = None) 
 def _unit(vector: Floats) -> Rows:
     """Return a vector scaled to length 1; zero stays zero."""
     length = float(np.linalg.norm(vector))
-    scaled: Rows = np.asarray(vector / length if length else vector, dtype=np.float32)
-    return scaled
+    return np.asarray(vector / length if length else vector, dtype=np.float32)
 
 
 def _listed(given: Weighted | Sequence[Weighted] | None) -> list[Weighted]:

@@ -3,8 +3,6 @@
 The content of a file decides how it is read, never its name. No pickle is loaded.
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import os

@@ -5,8 +5,6 @@ dimensions`; in the binary format each word is followed by a blank and little-en
 reads them, to the last bit. If a word occurs twice, its first vector counts, as in gensim.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -58,7 +58,7 @@ def test_answers_equal_the_naive_reference_for_any_chunking(table: np.ndarray, m
     for words, batch in ((2048, 128), (7, 3), (300, 50), (1, 1)):
         monkeypatch.setattr(evaluate, "_WORDS_AT_ONCE", words)
         monkeypatch.setattr(evaluate, "_QUESTIONS_AT_ONCE", batch)
-        np.testing.assert_array_equal(evaluate.answer_analogies(asked, unit), expected)
+        np.testing.assert_array_equal(evaluate.answer_analogies(asked, unit, asked), expected)
 
 
 def test_scores_equal_gensims(table: np.ndarray, questions: Path, tmp_path: Path) -> None:
