@@ -83,7 +83,7 @@ def staleness(given: Given[StalenessConfig]) -> dict[str, Any]:
     from glovewire.common.errors import UsageError
 
     from . import emulation, simulation
-    from .staleness import REPORT, Subject, run
+    from .staleness import REAL, REPORT, VIRTUAL, run
     from .workloads import GloveProblem, problem
 
     trained = problem(given["dataset"])
@@ -99,8 +99,8 @@ def staleness(given: Given[StalenessConfig]) -> dict[str, Any]:
         if given["virtual"]
         else partial(emulation.emulate, trained)
     )
-    subject = Subject(trained.name, trained.unit, given["virtual"])
-    result = run(config, way, subject, lambda line: click.echo(line, err=True))
+    clock = VIRTUAL if given["virtual"] else REAL
+    result = run(config, way, trained, clock, lambda line: click.echo(line, err=True))
     click.echo((config.out / REPORT).read_text(encoding="utf-8"))
     return result
 

@@ -9,7 +9,6 @@ import os
 import shutil
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,34 +20,25 @@ from ..bench.measurements import surroundings
 from .emulation import Trace
 from .report import report
 from .trainings import Conditions, Method, StalenessConfig, Training, folder
+from .workloads import Problem
 
 TRACE, FACTS, REPORT = "trace.json", "report.json", "REPORT.md"
 GOAL_AT = 2 / 3
 """The goal is the loss of plain asynchronous training at its best rate after this share of its gradients."""
 AROUND_S = 7.0
 """Estimated seconds to start and end a training with real processes on a busy machine."""
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What is trained (`name`), what its examples are called (`unit`), and whether time is `virtual`."""
-
-    name: str
-    unit: str
-    virtual: bool
-
-    @property
-    def clock(self) -> str:
-        """Return the name of the clock in reports."""
-        return "virtual time" if self.virtual else "server and worker processes"
+VIRTUAL, REAL = "virtual time", "server and worker processes"
+"""Names of the clocks in reports."""
 
 
 Train = Callable[[TrainingOptions, Conditions, Path], Trace]
 """Carries out one training and returns its trace; may write files to the given folder."""
 
 
-def run(config: StalenessConfig, train: Train, subject: Subject, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Carry out all trainings, write report and plots, and return the figures.
+def run(
+    config: StalenessConfig, train: Train, problem: Problem, clock: str, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """Carry out all trainings by `clock` (VIRTUAL or REAL), write report and plots, and return the figures.
 
     Raises OutputError or ArtifactError before any work if files are in the way or damaged.
     """
@@ -56,14 +46,14 @@ def run(config: StalenessConfig, train: Train, subject: Subject, tell: Callable[
     with output_errors(config.out, "study"):
         _check_folder(config)
         config.out.mkdir(parents=True, exist_ok=True)
-    tell(_announcement(config, subject))
-    study = _Study(config, train, subject, tell)
+    tell(_announcement(config, problem, clock))
+    study = _Study(config, train, problem, clock, tell)
     settings = [study.setting(conditions, batch) for conditions in config.conditions() for batch in config.batch_sizes]
     result = {
         "surroundings": before,
-        "workload": subject.name,
-        "clock": subject.clock,
-        "unit": subject.unit,
+        "workload": problem.name,
+        "clock": clock,
+        "unit": problem.unit,
         "options": config.options.as_message(),
         "seeds": config.seeds,
         "seconds": config.seconds,
@@ -85,15 +75,15 @@ def _check_folder(config: StalenessConfig) -> None:
         raise OutputError(f"study {config.out} cannot be written: no permission")
 
 
-def _announcement(config: StalenessConfig, subject: Subject) -> str:
+def _announcement(config: StalenessConfig, problem: Problem, clock: str) -> str:
     """Return a text that says what the study will do and roughly how long it will take."""
     methods = ", ".join(method.title for method in config.methods(config.workers[0]))
     minutes = config.trainings * (config.seconds + AROUND_S) / 60
     return (
-        f"{subject.name}; {subject.clock}\n"
+        f"{problem.name}; {clock}\n"
         f"methods: {methods}\n"
         f"{config.trainings} trainings of at most {config.seconds:g} s each, "
-        f"{'as fast as this machine computes them' if subject.virtual else f'about {minutes:.0f} min'}; "
+        f"{'as fast as this machine computes them' if clock == VIRTUAL else f'about {minutes:.0f} min'}; "
         f"trainings that are complete in {config.out} are not repeated"
     )
 
@@ -101,8 +91,11 @@ def _announcement(config: StalenessConfig, subject: Subject) -> str:
 class _Study:
     """Carries out the trainings of a study and reports every one through `tell`."""
 
-    def __init__(self, config: StalenessConfig, train: Train, subject: Subject, tell: Callable[[str], None]) -> None:
-        self._config, self._train, self._subject, self._tell = config, train, subject, tell
+    def __init__(
+        self, config: StalenessConfig, train: Train, problem: Problem, clock: str, tell: Callable[[str], None]
+    ) -> None:
+        self._config, self._train, self._tell = config, train, tell
+        self._subject = [problem.name, clock, problem.unit]
         self._visited: set[Path] = set()
 
     def setting(self, conditions: Conditions, batch: int) -> dict[str, Any]:
@@ -144,11 +137,11 @@ class _Study:
 
     def _once(self, training: Training) -> Trace:
         """Return a training's trace from disk; train if there is no trace or it was made with other settings."""
-        place, conditions, subject = training.place, training.conditions, self._subject
+        place, conditions = training.place, training.conditions
         self._visited.add(place)
         found = place / TRACE
         settings = {  # everything that distinguishes one training from another in the same folder
-            "subject": [subject.name, subject.clock, subject.unit],
+            "subject": self._subject,
             "conditions": {**vars(conditions), "latency": list(conditions.latency)},
             "options": training.options.as_message(),
         }

@@ -149,7 +149,7 @@ def test_what_is_in_the_way_or_damaged_is_told_before_anything_is_trained(
     )
     before, told = set(tmp_path.rglob("*")), list[str]()
     with pytest.raises((ArtifactError, OutputError), match=complaint.format(out)):
-        run(config, never, study_staleness.Subject("noise", "images", virtual=True), told.append)
+        run(config, never, Images(), study_staleness.VIRTUAL, told.append)
     assert (set(tmp_path.rglob("*")), told) == (before, [])
 
 
@@ -252,20 +252,19 @@ def test_what_was_cut_short_is_trained_anew(tmp_path: Path, monkeypatch: pytest.
         modes=("sync",), shares=(1.0,), seeds=1,
     )  # fmt: skip
     images, places, told = Images(), [], list[str]()
-    subject = study_staleness.Subject(images.name, images.unit, virtual=True)
 
     def way(options: TrainingOptions, conditions: Conditions, place: Path) -> Trace:
         places.append(place)
         assert not list(place.iterdir())
         return simulate(images, options, conditions)
 
-    run(config, way, subject, told.append)
+    run(config, way, images, study_staleness.VIRTUAL, told.append)
     assert len(places) == config.trainings == 5
     assert "5 trainings of at most 15 s each, as fast as this machine computes them" in told[0]
     assert told[1].startswith("1/5 ")
-    run(config, way, subject, told.append)
+    run(config, way, images, study_staleness.VIRTUAL, told.append)
     assert len(places) == 5, "what is on disk is not trained again"
-    run(replace(config, seconds=20.0), way, subject, told.append)
+    run(replace(config, seconds=20.0), way, images, study_staleness.VIRTUAL, told.append)
     assert len(places) == 10, "unless it is another training"
 
 
