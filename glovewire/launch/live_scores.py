@@ -118,7 +118,6 @@ class Scorer:
         while not reply.done:
             self.store.wait()
         rows = reply.get()
-        assert rows is not None
         vectors = np.empty((len(rows), self.store.options.dim), np.float32)
         vectors[self.dataset.permutation] = RowLayout.of(self.store.options).vectors(rows)
         return vectors

@@ -8,9 +8,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from glovewire.common.cli.command import variable
 from glovewire.common.errors import GlovewireError, ProcessDied
@@ -68,7 +69,9 @@ class Child:
         return Ready.parse(text.splitlines()[0])
 
     def facts(self) -> dict[str, Any]:
-        """Return the JSON object that a process started with `--json` printed last; call after it has succeeded."""
+        """Return the JSON object that a process started with `--json` printed last; ProcessDied if it has failed."""
+        if self.failed:
+            raise self.died()
         found: dict[str, Any] = json.loads(self.printed().splitlines()[-1])
         return found
 
@@ -108,7 +111,7 @@ class Child:
         return self.status not in (None, 0)
 
 
-class Children:
+class Children(AbstractContextManager["Children"]):
     """Context manager that starts glovewire processes and, on exit, ends them all within `patience_s` seconds.
 
     The processes receive `last_signal` if this process dies before it can end them.
@@ -119,9 +122,6 @@ class Children:
         self.logs.mkdir(parents=True, exist_ok=True)
         self.all: list[Child] = []
         self.patience_s = STOP_S
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
