@@ -1,7 +1,5 @@
 """Make a dataset from text: `glovewire.preprocess`, for corpora on disk, on the Hugging Face hub, or in memory."""
 
-from __future__ import annotations
-
 import errno
 import json
 import re

@@ -1,7 +1,5 @@
 """Serve dense models from a program or notebook of your own: `glovewire.serve`."""
 
-from __future__ import annotations
-
 import weakref
 from contextlib import ExitStack
 from os import PathLike
@@ -38,9 +36,8 @@ class Server:
         self.close()
 
     def __repr__(self) -> str:
-        return (
-            f"Server({str(self.run)!r}: {'serving ' + ', '.join(self.addresses) if self._closing.alive else 'ended'})"
-        )
+        state = f"serving {', '.join(self.addresses)}" if self._closing.alive else "ended"
+        return f"Server({str(self.run)!r}: {state})"
 
     def close(self) -> None:
         """End the run: the servers write the tensors and exit; idempotent."""

@@ -1,7 +1,5 @@
 """Train word vectors on a small corpus in one line: `glovewire.GloVe(...).fit(texts)`."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path

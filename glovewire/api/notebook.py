@@ -9,12 +9,6 @@ _EVERY_S = 0.25
 _WIDTH = 24
 
 
-def in_notebook() -> bool:
-    """Return whether this program runs in a Jupyter kernel."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return getattr(shell, "kernel", None) is not None
-
-
 class Bar:
     """Context manager that shows progress in a notebook while its block lasts, unless `progress` is False.
 
@@ -22,7 +16,9 @@ class Bar:
     """
 
     def __init__(self, title: str, progress: bool | None) -> None:
-        self._title, self._shown = title, in_notebook() and progress is not False
+        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        in_notebook = getattr(shell, "kernel", None) is not None
+        self._title, self._shown = title, in_notebook and progress is not False
         self.on_stderr = progress is True and not self._shown
         self._handle: Any = None
         self._drawn = float("-inf")

@@ -1,7 +1,5 @@
 """Follow a run's stream from a program of your own: `glovewire.subscribe`, for dashboards and notebooks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path

@@ -25,7 +25,6 @@ from .stanford import PEER, beside_peer, program, stanford_training
 from .train import RATE, Figures
 from .vocabularies import make_datasets
 
-Report = Callable[[str], None]
 Line = tuple[str, str, Callable[[dict[str, Any]], float]]
 """Name and colour of a line of the plot, and its value for the figures of a vocabulary."""
 
@@ -35,7 +34,7 @@ _OF_ALL_SIZES = ("options", "store", "workers", "servers", "repeats")
 SERVER, SHARED, THEIRS, WORKER, TABLE = "#0b62d6", "#2a9d8f", "#8c959f", "#e9a23b", "#9cc7f5"
 
 
-def bench(config: ScaleBenchConfig, report: Report) -> dict[str, Any]:
+def bench(config: ScaleBenchConfig, report: Callable[[str], None]) -> dict[str, Any]:
     """Train `repeats` times with each vocabulary, in turns; `report` gets a line for each step.
 
     Raises UsageError for a missing peer, and for a plot that cannot be written.
@@ -83,7 +82,7 @@ def _trainings(config: ScaleBenchConfig, dataset: Dataset, glove: Path | None, f
     return found
 
 
-def _reported(name: str, train: Callable[[], Figures], report: Report) -> Figures:
+def _reported(name: str, train: Callable[[], Figures], report: Callable[[str], None]) -> Figures:
     report(f"training: {name}")
     return train()
 

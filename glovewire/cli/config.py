@@ -61,8 +61,6 @@ def _lines(command: click.Command, ctx: click.Context) -> list[tuple[str, str]]:
         if value is None or value == ():
             continue
         key = name(option) if isinstance(option, click.Option) else known
-        told = (
-            str(getattr(option, "envvar", "")) if source is ParameterSource.ENVIRONMENT else FROM.get(source, "default")
-        )
+        told = str(option.envvar) if source is ParameterSource.ENVIRONMENT else FROM.get(source, "default")
         found.append((f"{key.replace('_', '-')} = {toml_value(value)}", told))
     return found

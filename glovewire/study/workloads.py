@@ -112,8 +112,7 @@ class GloveProblem:
     def work(self, options: TrainingOptions, address: str, number: int, latency: str) -> None:
         """See Problem."""
         del options  # the server tells them
-        name = f"w{number}"
-        work(WorkerConfig(dataset=self.folder, servers=(address,), name=name, verify=False, latency=latency))
+        work(WorkerConfig(dataset=self.folder, servers=(address,), name=f"w{number}", verify=False, latency=latency))
 
 
 @dataclass(frozen=True, eq=False)

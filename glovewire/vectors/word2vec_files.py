@@ -8,7 +8,7 @@ reads them, to the last bit. If a word occurs twice, its first vector counts, as
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 import numpy as np
 
@@ -116,6 +116,7 @@ def _parse_one_by_one(lines: list[bytes], dim: int, path: Path, before: int) -> 
     words: list[str] = []
     table = np.empty((len(lines), max(dim, 0)), dtype=np.float32)
     for row, line in enumerate(lines):
+        place = f"{path}, line {before + row + 1}"
         fields = line.rsplit(None, dim) if dim > 0 else []
         try:
             word = line.decode() and (fields or [b""])[0].strip().decode()
@@ -124,19 +125,15 @@ def _parse_one_by_one(lines: list[bytes], dim: int, path: Path, before: int) -> 
                 f"{path} is not a run, a fastText model or a text file of vectors: line {before + row + 1} is not UTF-8"
             ) from error
         if len(fields) != dim + 1:
-            _refuse_line(path, before + row + 1, f"expected a word and {dim} numbers" if dim > 0 else "")
+            raise MalformedFile(f"{place}: expected a word and {dim if dim > 0 else 'its'} numbers")
         words.append(word)
         try:
             table[row] = [np.float32(field.decode()) for field in fields[1:]]
-        except (ValueError, UnicodeDecodeError):
-            _refuse_line(path, before + row + 1)
+        except ValueError as error:
+            raise MalformedFile(f"{place}: expected a word and its numbers") from error
         if not np.isfinite(table[row]).all() or not words[-1]:
-            _refuse_line(path, before + row + 1, "expected a word and finite numbers")
+            raise MalformedFile(f"{place}: expected a word and finite numbers")
     return words, table
-
-
-def _refuse_line(path: Path, number: int, expected: str = "") -> NoReturn:
-    raise MalformedFile(f"{path}, line {number}: {expected or 'expected a word and its numbers'}")
 
 
 # ---- binary
