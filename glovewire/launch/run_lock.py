@@ -110,5 +110,8 @@ def _resolved(config: LocalConfig) -> str:
 
 def _is_unicode(value: object) -> bool:
     """Return whether TOML, which is UTF-8, can hold a value; a file name may be any bytes."""
-    text = toml_value(value)
-    return text.encode(errors="ignore").decode() == text
+    try:
+        toml_value(value).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
