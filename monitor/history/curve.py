@@ -1,8 +1,10 @@
 """Keep a loss curve of bounded length: when the curve is full, merge neighbouring points in pairs. No I/O."""
 
-from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,27 +96,22 @@ def merge(first: Point, second: Point) -> Point:
     )
 
 
-def rolling_means(points: Iterable[Point], span: float) -> list[Point]:
-    """Return the points with losses averaged over the last `span` entries, or over the last half of a shorter curve.
+def rolling_means(points: Sequence[Point], span: float, step: int = 1) -> list[Point]:
+    """Return every `step`-th point, its losses averaged over the last `span` entries, or half of a shorter curve.
 
     Some blocks of the matrix are fitted better than others, and every block is visited once a sweep, so the loss of a
     single sample depends more on its block than on the progress of training. A span of one sweep covers all blocks.
     """
-    window: deque[Point] = deque()
-    means = []
-    entries, loss, bias_only_loss = 0, 0.0, 0.0
-    for point in points:
-        window.append(point)
-        entries += point.entries
-        loss += point.entries * point.loss
-        bias_only_loss += point.entries * point.bias_only_loss
-        while len(window) > 1 and point.position - window[0].position >= min(span, point.position / 2):
-            old = window.popleft()
-            entries -= old.entries
-            loss -= old.entries * old.loss
-            bias_only_loss -= old.entries * old.bias_only_loss
-        means.append(replace(point, loss=max(0.0, loss / entries), bias_only_loss=max(0.0, bias_only_loss / entries)))
-    return means
+    named = ("position", "entries", "loss", "bias_only_loss")
+    position, entries, *losses = (np.fromiter(map(attrgetter(name), points), float, len(points)) for name in named)
+    sums = np.cumsum([entries, *(entries * each for each in losses)], axis=1)
+    here = np.arange(len(points))[::step]
+    begin = np.searchsorted(position, position[here] - np.minimum(span, position[here] / 2), side="right")
+    before = np.minimum(begin, here) - 1  # the last point outside the window
+    window = sums[:, here] - np.where(before < 0, 0.0, sums[:, before])
+    means = np.maximum(window[1:] / window[0], 0.0).T.tolist()
+    shown = zip(points[::step], means, strict=True)
+    return [replace(point, loss=loss, bias_only_loss=bias_only) for point, (loss, bias_only) in shown]
 
 
 def sweep_means(points: Sequence[Point], per_sweep: float) -> list[Point]:

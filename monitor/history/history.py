@@ -265,9 +265,10 @@ class RunHistory:
         epochs = max(local, 1) if type(local) is int else 1
         return epochs, self._about.total * epochs // self._planned if self._planned > 0 else 0
 
-    def worker_points(self, name: str) -> list[Point]:
-        """Return the curve of a worker; in a run with sweeps, each loss is the mean over the last sweep."""
-        return rolling_means(self.workers[name].curve.all_points(), self.sweep[1])
+    def worker_points(self, name: str, most: int = WORKER_POINTS + 1) -> list[Point]:
+        """Return the curve of a worker in at most `most` points; with sweeps, each loss is the mean over the last."""
+        points = self.workers[name].curve.all_points()
+        return rolling_means(points, self.sweep[1], max(1, -(-len(points) // most)))
 
     @property
     def staleness(self) -> dict[str, int]:

@@ -99,9 +99,8 @@ def worker_columns(history: RunHistory) -> Columns:
     found: Columns = {name: [] for name in WORKER_COLUMNS}
     most = max(12, min(MAX_WORKER_POINTS, MAX_POINTS_OF_ALL_WORKERS // max(1, len(history.workers))))
     for name, colour in worker_colours(history.workers).items():
-        points = history.worker_points(name)
-        coarse = points[:: max(1, -(-len(points) // most))]
-        for column, values in (_curve(history, coarse) | {"worker": name, "colour": colour}).items():
+        points = history.worker_points(name, most)
+        for column, values in (_curve(history, points) | {"worker": name, "colour": colour}).items():
             found[column].append(values)
     return found
 

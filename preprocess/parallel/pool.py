@@ -11,6 +11,7 @@ import contextlib
 import errno
 import multiprocessing
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from multiprocessing.connection import Connection, wait
@@ -38,7 +39,7 @@ class Job(Protocol):
         return
 
 
-class Workers:
+class Workers(ABC):
     """Deals tasks to idle workers, one at a time to each; a subclass sends them and receives the results."""
 
     def __init__(self) -> None:
@@ -74,13 +75,13 @@ class Workers:
             self._idle.append(self._busy.pop(source))
             yield value
 
+    @abstractmethod
     def _send(self, worker: Any, method: str, *arguments: Any) -> None:
         """Begin a call of an idle worker, which is busy from then on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _arrived(self) -> Iterator[tuple[Any, tuple[str, Any]]]:
         """Wait a short time for results; yield where each has arrived, and the result as `run_task` returns it."""
-        raise NotImplementedError
 
 
 @contextlib.contextmanager
