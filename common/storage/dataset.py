@@ -27,6 +27,7 @@ VOCABULARY, COUNTS, PERMUTATION = "vocabulary.txt", "counts.npy", "permutation.n
 ENTRIES, TILES = "entries.npy", "tiles.npy"
 CHECKSUMS = "blocks.npy"
 """SHA-256 of the entries of each block, uint8 (blocks, 32)."""
+FILES = (VOCABULARY, COUNTS, PERMUTATION, ENTRIES, TILES, CHECKSUMS)
 MAX_PARTITION_ROWS = 1 << 16
 MAX_PARTITIONS = 1 << 12
 FEW_PARTITIONS = 64
@@ -136,6 +137,8 @@ class Dataset:
         another schema.
         """
         manifest = Manifest.load(path, KIND, SCHEMA, verify=verify, without=[ENTRIES] if in_blocks else ())
+        if missing := [name for name in FILES if name not in manifest.files]:
+            raise ArtifactError(f"{path} is a dataset without {', '.join(missing)}: make it again")
         try:
             facts = manifest.facts
             bounds = tuple(int(bound) for bound in facts["bounds"])

@@ -187,6 +187,18 @@ def test_a_file_that_was_cut_or_altered_is_named(tmp_path: Path, name: str) -> N
         Dataset.open(path)
 
 
+@pytest.mark.parametrize("name", datasets.FILES)
+def test_a_file_that_the_manifest_does_not_list_is_not_read(tmp_path: Path, name: str) -> None:
+    """Seen to fail: it was read without a checksum, or ended as a FileNotFoundError with no way out."""
+    path = tmp_path / "d"
+    random_dataset(path)
+    manifest = json.loads((path / MANIFEST).read_text())
+    del manifest["files"][name]
+    (path / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(ArtifactError, match=rf"is a dataset without {name}: make it again"):
+        Dataset.open(path)
+
+
 @pytest.mark.parametrize("verify", [True, False])
 def test_a_dataset_of_another_schema_is_refused(tmp_path: Path, verify: bool) -> None:
     path = tmp_path / "old"
