@@ -288,9 +288,11 @@ TESTS = {
 }  # fmt: skip
 """Protections whose absence few seeds find, or none, each with a test in the folder `tests` that fails without it."""
 EARLIER = {
+    "a part that its owner wrote again is copied again": 11,
     "a push under an ended lease is refused": 8,
     "copies are not forgotten because a disk was lost": 8,
     "shard 0 records the end for another one when it has all final checkpoints itself": 8,
+    "the newest checkpoint is kept whatever a shard has counted": 11,
 }
 """Mutants that seeds of an earlier draw find, and seeds of the newest do not; see DRAW in scenario.py."""
 
