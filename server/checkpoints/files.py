@@ -337,7 +337,7 @@ def _pieces(run: Path, label: str, shards: int) -> Iterator[Array]:
     """Yield the rows of a checkpoint in row order, some at a time."""
     for shard in range(shards):
         path = part_folder(run, label, shard, shards) / ROWS
-        with _unreadable(path):
+        with artifacts.damage_errors(f"{path} cannot be read"):
             yield from artifacts.array_pieces(path)
 
 
@@ -363,17 +363,8 @@ def read_versions(run: Path, label: str, shards: int) -> Indices | None:
 
 
 def _load(path: Path, *, mapped: bool = False) -> Array:
-    with _unreadable(path):
+    with artifacts.damage_errors(f"{path} cannot be read"):
         return artifacts.load_array(path, mapped=mapped)
-
-
-@contextlib.contextmanager
-def _unreadable(path: Path) -> Iterator[None]:
-    """Raise an error of reading `path` as an ArtifactError."""
-    try:
-        yield
-    except artifacts.UNREADABLE as error:
-        raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
 
 
 def _open_rows(folder: Path) -> Array:

@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from glovewire.common.storage import run_folder
 from glovewire.common.storage.artifacts import (
     MANIFEST,
     PARTIAL,
+    damage_errors,
     flush_path,
     is_there,
     is_unreadable,
@@ -414,21 +416,16 @@ def write_mark(config: ServerConfig, shard: int, mark: Mark) -> None:
 
 def _text(path: str) -> str | None:
     """Return the content of a file, None if there is no such file."""
-    try:
-        with open(path, "rb") as stream:
-            return stream.read().decode()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
+    missing = suppress(FileNotFoundError, NotADirectoryError)
+    with damage_errors(f"{path} cannot be read"), missing, open(path, "rb") as stream:
+        return stream.read().decode()
+    return None
 
 
 def _parse(text: str, kind: type[Generation | Mark], where: str) -> Mapping[str, Any]:
     """Return the fields of a generation or mark; none for a mark that was only just created."""
-    try:
+    with damage_errors(f"{where} cannot be read", RecursionError):
         found = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{where} cannot be read ({type(error).__name__}: {error})") from error
     known = {field.name: field.type for field in fields(kind)}
     if not isinstance(found, dict) or any(type(value) is not known.get(name) for name, value in found.items()):
         raise _not_ours(where)
