@@ -318,7 +318,9 @@ def _check_parts(
     parts: list[Array] = []
     for shard, found in enumerate(facts):
         folder = part_folder(run, label, shard, shards)
-        rows = _open_rows(folder)
+        rows = _load(folder / ROWS, mapped=True)
+        if rows.dtype not in (np.float32, np.float64) or rows.ndim != 2:
+            raise ArtifactError(f"{folder / ROWS} is not an array of rows")
         parts.append(rows)
         try:
             apart = one_round and _cut_apart([facts[0], found])
@@ -365,13 +367,6 @@ def read_versions(run: Path, label: str, shards: int) -> Indices | None:
 def _load(path: Path, *, mapped: bool = False) -> Array:
     with artifacts.damage_errors(f"{path} cannot be read"):
         return artifacts.load_array(path, mapped=mapped)
-
-
-def _open_rows(folder: Path) -> Array:
-    rows = _load(folder / ROWS, mapped=True)
-    if rows.dtype not in (np.float32, np.float64) or rows.ndim != 2:
-        raise ArtifactError(f"{folder / ROWS} is not an array of rows")
-    return rows
 
 
 # ---- results

@@ -339,20 +339,18 @@ def _newest_name(run: Path) -> str:
 
 @lru_cache(64)
 def parse_generation(text: str, where: str) -> Generation:
-    """Return the generation that is written in `text`, the content of `where`; ArtifactError if no shard writes it."""
+    """Return the generation that is written in `text`, the content of `where`; ArtifactError if no shard writes it.
+
+    One that a store has kept has no secret.
+    """
     generation = Generation(**_parse(text, Generation, where))
-    if not _is_possible(generation):
-        raise _not_ours(where)
-    return generation
-
-
-def _is_possible(generation: Generation) -> bool:
-    """Return whether a shard can have begun this generation; one that a store has kept has no secret."""
     sizes = 0 <= generation.number <= MAX_NUMBER and 1 <= generation.shards <= MAX_SHARDS
     begins = not generation.label or (1 <= generation.parts <= MAX_SHARDS and LABEL.fullmatch(generation.label))
     names = is_name(generation.run) and SECRET.fullmatch(generation.secret)
     endings = generation.ended in {"", *Ending} and generation.asked in {"", *LASTING}
-    return bool(sizes and begins and names and endings)
+    if not (sizes and begins and names and endings):
+        raise _not_ours(where)
+    return generation
 
 
 def mark_of(config: ServerConfig, shard: int | None = None) -> Mark | None:
