@@ -108,8 +108,10 @@ def next_generation(config: ServerConfig) -> Generation:
     Raises ArtifactError if there is a checkpoint that cannot be read, or with --resume none.
     """
     current, mark = newest(config.out), mark_of(config)
-    if current is not None and _may_join(config, current, mark):
-        return current
+    if current is not None and current.shards == config.shards and current.secret:
+        entered = mark is not None and mark.generation >= current.number
+        if not entered and _has_beginning(config, current):
+            return current
     return successor(config, current)
 
 
@@ -367,14 +369,6 @@ def parse_mark(text: str, where: str) -> Mark:
     if not -1 <= mark.generation <= MAX_NUMBER or not {mark.ending, mark.left} <= {"", *Ending}:
         raise _not_ours(where)
     return mark
-
-
-def _may_join(config: ServerConfig, generation: Generation, mark: Mark | None) -> bool:
-    """Return whether this shard can enter a generation: it has not been in it, and the first checkpoint is intact."""
-    entered = mark is not None and mark.generation >= generation.number
-    if generation.shards != config.shards or entered or not generation.secret:
-        return False
-    return _has_beginning(config, generation)
 
 
 def _has_beginning(config: ServerConfig, generation: Generation, *, verify: bool = True) -> bool:
