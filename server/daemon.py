@@ -239,9 +239,9 @@ class Daemon:
     def _admit(self) -> None:
         """Admit new clients by their keys, and cut connections above the limits and those that abuse the stream."""
         if self._context.zap is not None:
-            for stranger in self._context.zap.answer():
+            for address, public in self._context.zap.answer():
                 self._counts.turned_away += 1
-                logger.info(log.line("audit_turned_away", where=stranger.address, public=stranger.public))
+                logger.info(log.line("audit_turned_away", where=address, public=public))
         self._note_connections()
         for message, frame in sockets.subscriptions(self._publisher):
             if self._allowed is not None and self._client_of(frame) is None:

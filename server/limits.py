@@ -7,7 +7,6 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Protocol
 
 from glovewire.common.protocol.messages import Create, Lease, Pull
@@ -215,14 +214,6 @@ RESERVED_DESCRIPTORS = 64
 MIN_CONNECTIONS = 16
 
 
-class Standing(Enum):
-    """What the peer of a connection has done: nothing yet, subscribed to the stream, or opened a session."""
-
-    NEW = 0
-    SUBSCRIBER = 1
-    MEMBER = 2
-
-
 class Connections:
     """The open connections to both sockets of a shard, and which of them to cut when there are more than `most`.
 
@@ -233,32 +224,35 @@ class Connections:
 
     def __init__(self, most: int) -> None:
         self._most = max(min(most, MAX_CONNECTIONS), MIN_CONNECTIONS)
-        self._with: dict[Standing, dict[int, Connection]] = {standing: {} for standing in Standing}
+        self._new: dict[int, Connection] = {}  # those whose peers have neither subscribed nor opened a session
+        self._subscribers: dict[int, Connection] = {}
+        self._members: dict[int, Connection] = {}
+        self._all = self._new, self._subscribers, self._members
         self._peers: dict[int, Peer] = {}
         self._users: dict[int, str] = {}
         self._from: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return sum(map(len, self._with.values()))
+        return sum(map(len, self._all))
 
     def __contains__(self, descriptor: int) -> bool:
-        return any(descriptor in connections for connections in self._with.values())
+        return any(descriptor in connections for connections in self._all)
 
     def opened(self, connection: Connection) -> None:
         """Count a connection that was accepted."""
         self.remove(connection.descriptor)
-        self._with[Standing.NEW][connection.descriptor] = connection
+        self._new[connection.descriptor] = connection
         self._from[connection.host] += 1
 
     def __iter__(self) -> Iterator[Connection]:
-        return (connection for connections in self._with.values() for connection in connections.values())
+        return (connection for connections in self._all for connection in connections.values())
 
     def closed(self, connection: Connection) -> bool:
         """Forget a connection that has ended; return False if its descriptor belongs to another one by now.
 
         Each socket reports its connections by itself: what another socket accepted meanwhile may be known already.
         """
-        if any(each.get(connection.descriptor, connection) != connection for each in self._with.values()):
+        if any(each.get(connection.descriptor, connection) != connection for each in self._all):
             return False
         self.remove(connection.descriptor)
         return True
@@ -267,7 +261,7 @@ class Connections:
         """Forget and return a connection; None if it is unknown, because it was cut."""
         self._peers.pop(descriptor, None)
         self._users.pop(descriptor, None)
-        for connections in self._with.values():
+        for connections in self._all:
             if (found := connections.pop(descriptor, None)) is not None:
                 self._from -= Counter({found.host: 1})  # forgets hosts without connections
                 return found
@@ -276,13 +270,15 @@ class Connections:
     def joined(self, descriptor: int, peer: Peer, user: str = "") -> None:
         """Record that `peer` has opened a session over a connection, with the public key `user`."""
         self._users[descriptor] = user
-        if self._move(descriptor, Standing.NEW, Standing.MEMBER):
+        if (connection := self._new.pop(descriptor, None)) is not None:
+            self._members[descriptor] = connection
             self._peers[descriptor] = peer
 
     def subscribed(self, descriptor: int, user: str = "") -> None:
         """Record that a connection receives the stream, by the right of the public key `user`."""
         self._users[descriptor] = user
-        self._move(descriptor, Standing.NEW, Standing.SUBSCRIBER)
+        if (connection := self._new.pop(descriptor, None)) is not None:
+            self._subscribers[descriptor] = connection
 
     def take_of(self, users: Collection[str]) -> list[Connection]:
         """Forget and return the connections over which `users` have a session or receive the stream."""
@@ -293,7 +289,7 @@ class Connections:
         """Forget and return the connections to cut; those whose session has ended count as new ones."""
         if len(self) > self._most:
             for descriptor in [each for each, peer in self._peers.items() if not session_at(peer)]:
-                self._move(descriptor, Standing.MEMBER, Standing.NEW)
+                self._new[descriptor] = self._members.pop(descriptor)
                 del self._peers[descriptor]
         found: list[Connection] = []
         while (connection := self._next_surplus()) is not None:
@@ -301,17 +297,10 @@ class Connections:
             found.append(connection)
         return found
 
-    def _move(self, descriptor: int, before: Standing, after: Standing) -> bool:
-        """Change a connection's standing; return False if it has another one than `before`, or is unknown."""
-        if (connection := self._with[before].pop(descriptor, None)) is None:
-            return False
-        self._with[after][descriptor] = connection
-        return True
-
     def _next_surplus(self) -> Connection | None:
-        new, subscribers = self._with[Standing.NEW].values(), self._with[Standing.SUBSCRIBER].values()
-        if len(subscribers) > self._most // 2:
-            return next(iter(subscribers))
+        new = self._new.values()
+        if len(self._subscribers) > self._most // 2:
+            return next(iter(self._subscribers.values()))
         if len(self) > self._most:
             return next(iter(new), None)
         host, count = self._from.most_common(1)[0] if self._from else ("", 0)

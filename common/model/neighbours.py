@@ -5,7 +5,7 @@ row order, so that results are reproducible. An unseen word is searched by the v
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, Self
 
@@ -51,6 +51,7 @@ class UnitVectors:
     rows: Rows
     subwords: Subwords | None = None
     mean: Rows | None = None
+    _recent: dict[tuple[int, int], Neighbours] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(
@@ -64,10 +65,6 @@ class UnitVectors:
     def index(self) -> dict[str, int]:
         """Return the row number of each word."""
         return {word: row for row, word in enumerate(self.words)}
-
-    @cached_property
-    def _recent(self) -> dict[tuple[int, int], Neighbours]:
-        return {}
 
     def find(self, word: str) -> int | None:
         """Return the row of `word` as written, else of its lower-case form; None if neither is known."""

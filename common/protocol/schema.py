@@ -107,18 +107,13 @@ _schemas: dict[type[Message], MessageSchema] = {}
 def schema_of(kind: type[Message]) -> MessageSchema:
     """Return the schema of a message class; it is derived at the first call and cached."""
     if (schema := _schemas.get(kind)) is None:
-        schema = _schemas[kind] = _derive(kind)
+        hints, arrays = get_type_hints(kind), arrays_of(kind)
+        names = {spec.name for spec in arrays}
+        checks = {f.name: _CHECKS[hints[f.name]] for f in dataclasses.fields(kind) if f.name not in names}
+        integers = tuple(name for name, check in checks.items() if check is _as_int)
+        others = tuple((name, check) for name, check in checks.items() if check is not _as_int)
+        schema = _schemas[kind] = MessageSchema(kind.__name__, arrays, frozenset(checks), integers, others)
     return schema
-
-
-def _derive(kind: type[Message]) -> MessageSchema:
-    hints = get_type_hints(kind)
-    arrays = arrays_of(kind)
-    names = {spec.name for spec in arrays}
-    checks = {f.name: _CHECKS[hints[f.name]] for f in dataclasses.fields(kind) if f.name not in names}
-    integers = tuple(name for name, check in checks.items() if check is _as_int)
-    others = tuple((name, check) for name, check in checks.items() if check is not _as_int)
-    return MessageSchema(kind.__name__, arrays, frozenset(checks), integers, others)
 
 
 # ---- checks

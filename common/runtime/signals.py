@@ -23,17 +23,15 @@ AGAIN_S = 0.2
 _PR_SET_PDEATHSIG = 1
 
 
-def _install(
-    handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals] = SIGNALS
-) -> Callable[[], None]:
-    """Install `handler` for signals `numbers`; return a function that restores the previous handlers."""
-    before = {number: signal.signal(number, handler) for number in numbers}
-
-    def restore() -> None:
+@contextlib.contextmanager
+def _restored(numbers: Iterable[signal.Signals] = SIGNALS) -> Iterator[None]:
+    """Restore the handlers of signals `numbers` at the end of the block, which may install others."""
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        yield
+    finally:
         for number, was in before.items():
             signal.signal(number, was)
-
-    return restore
 
 
 # ---- raising an exception
@@ -113,44 +111,42 @@ def signals_raise(so: str = "") -> Iterator[None]:
     sys.excepthook = lambda kind, error, trace: (
         None if isinstance(error, Signalled) else print_error(kind, error, trace)  # PyErr_Print() calls it
     )
-    alarm = signal.getsignal(signal.SIGALRM)
-    restore = _install(handler)
-    try:
-        yield
-    except BaseException as error:
-        if handler.message and not isinstance(error, Interrupted):  # an inner block's error may say more
-            raise Interrupted(handler.message + so) from None
-        raise
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.unraisablehook, sys.excepthook = report, print_error
-        restore()
-        signal.signal(signal.SIGALRM, alarm)
+    with _restored((*SIGNALS, signal.SIGALRM)):
+        try:
+            for number in SIGNALS:
+                signal.signal(number, handler)
+            yield
+        except BaseException as error:
+            if handler.message and not isinstance(error, Interrupted):  # an inner block's error may say more
+                raise Interrupted(handler.message + so) from None
+            raise
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            sys.unraisablehook, sys.excepthook = report, print_error
 
 
 # ---- calling a function
 
 
-def stop_on_signals(stop: Callable[[], None]) -> Callable[[], None]:
-    """Call `stop` at the first SIGINT or SIGTERM; a second one kills. Returns a function that restores the handlers."""
+def stop_on_signals(stop: Callable[[], None]) -> None:
+    """Call `stop` at the first SIGINT or SIGTERM; a second one kills."""
 
     def first(_: int, __: FrameType | None) -> None:
         for number in SIGNALS:
             signal.signal(number, signal.SIG_DFL)
         stop()
 
-    return _install(first)
+    for number in SIGNALS:
+        signal.signal(number, first)
 
 
 @contextlib.contextmanager
 def signals_noted() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether SIGINT or SIGTERM has arrived in the block; a second one kills."""
     came = threading.Event()
-    restore = stop_on_signals(came.set)
-    try:
+    with _restored():
+        stop_on_signals(came.set)
         yield came.is_set
-    finally:
-        restore()
 
 
 class _Overdue(SystemExit):
@@ -196,17 +192,16 @@ def signals_exit() -> Iterator[None]:
     numbers: list[signal.Signals] = []
     if threading.current_thread() is threading.main_thread():
         numbers = [number for number in SIGNALS if callable(signal.getsignal(number))]
-    restore = _install(_exit, numbers)
-    try:
+    with _restored(numbers):
+        for number in numbers:
+            signal.signal(number, _exit)
         yield
-    finally:
-        restore()
 
 
 def exit_on_sigterm_as_first_process() -> None:
     """Exit on SIGTERM if this is process 1 of a container, to which Linux delivers only signals that have a handler."""
     if os.getpid() == 1:
-        _install(lambda number, _: sys.exit(128 + number), [signal.SIGTERM])
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
 
 
 # ---- parents and children

@@ -133,6 +133,15 @@ def input_errors(path: str | Path, kind: type[GlovewireError] = ArtifactError) -
         raise kind(f"{path} cannot be read: {error.strerror or error}") from error
 
 
+@contextmanager
+def damage_errors(what: str, *more: type[Exception]) -> Iterator[None]:
+    """Convert an error of UNREADABLE, or of a type in `more`, in the block to an ArtifactError: `what`, and why."""
+    try:
+        yield
+    except UNREADABLE + more as error:
+        raise ArtifactError(f"{what} ({type(error).__name__}: {error})") from error
+
+
 def attempt_all(*writes: Callable[[], object]) -> None:
     """Call every function, even after one raises a GlovewireError; then raise that error, or one that names all errors.
 
@@ -253,14 +262,12 @@ class Manifest:
     @classmethod
     def parse(cls, text: bytes, where: str) -> Self:
         """Parse a manifest from `text`, the content of `where`; ArtifactError if it is damaged."""
-        try:
+        with damage_errors(f"{where} cannot be read as a manifest", KeyError, AttributeError, RecursionError):
             if len(text) > MAX_MANIFEST_BYTES:
                 raise ValueError(f"more than {MAX_MANIFEST_BYTES >> 20} MiB")
             raw = json.loads(text.decode())
             files = {_inside(name): _file_entry(entry) for name, entry in raw["files"].items()}
             return cls(str(raw["kind"]), int(raw["schema"]), dict(raw["facts"]), files)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-            raise ArtifactError(f"{where} cannot be read as a manifest ({type(error).__name__}: {error})") from error
 
 
 def nothing_there(kind: str = "") -> str:

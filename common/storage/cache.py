@@ -80,7 +80,10 @@ def cached(
                     if not take_alone(lock):  # another process downloads it, and then shares the lock while it uses it
                         time.sleep(AGAIN_S)
                     elif not folder.exists():  # otherwise another process has downloaded it meanwhile
-                        _make_room(cache, cache_bytes - needed, needed)
+                        if needed > cache_bytes:
+                            warn_too_small(cache, needed, cache_bytes, "it is removed at the end")
+                        remove_oldest(cache, cache_bytes - needed)
+                        require_free(cache, needed)
                         _bring(source, manifest.kind, files, text, folder, opens)
                         verify = False
                 os.utime(folder)
@@ -129,14 +132,6 @@ def take_alone(lock: int) -> bool:
 
 
 # ---- making room
-
-
-def _make_room(cache: Path, allowed: int, needed: int) -> None:
-    """Reduce the cache to `allowed` bytes; OutputError if the disk then lacks room for `needed` more."""
-    if allowed < 0:
-        warn_too_small(cache, needed, needed + allowed, "it is removed at the end")
-    remove_oldest(cache, allowed)
-    require_free(cache, needed)
 
 
 def remove_oldest(cache: Path, allowed: int) -> int:

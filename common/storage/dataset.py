@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ..array_types import Entries, Ids, Indices
 from ..errors import ArtifactError, BadRequest
-from .artifacts import MANIFEST, UNREADABLE, Manifest, load_array, read_piece
+from .artifacts import MANIFEST, Manifest, damage_errors, load_array, read_piece
 
 KIND = "dataset"
 SCHEMA = 2
@@ -139,7 +139,7 @@ class Dataset:
         manifest = Manifest.load(path, KIND, SCHEMA, verify=verify, without=[ENTRIES] if in_blocks else ())
         if missing := [name for name in FILES if name not in manifest.files]:
             raise ArtifactError(f"{path} is a dataset without {', '.join(missing)}: make it again")
-        try:
+        with damage_errors(f"{path} is not a readable dataset", KeyError):
             facts = manifest.facts
             bounds = tuple(int(bound) for bound in facts["bounds"])
             layout = Layout(bounds, int(facts["tile"]), bool(facts["symmetric"]))
@@ -148,8 +148,6 @@ class Dataset:
             tiles, checksums = load_array(path / TILES), load_array(path / CHECKSUMS)
             entries = np.empty(0, ENTRY) if in_blocks else load_array(path / ENTRIES, mapped=True)
             total, vocabulary = int(facts["entries"]), int(facts["vocabulary"])
-        except (KeyError, TypeError, *UNREADABLE) as error:
-            raise ArtifactError(f"{path} is not a readable dataset ({type(error).__name__}: {error})") from error
         _check_layout(path, layout, vocabulary)
         loaded: dict[tuple[int, int], Entries] | None = {} if in_blocks else None
         dataset = cls(path, manifest, layout, words, counts, permutation, entries, tiles, checksums, loaded)

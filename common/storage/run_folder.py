@@ -261,12 +261,10 @@ def load_vectors(run: Path, *, verify: bool = True) -> Vectors:
     if (kind := artifacts.Manifest.read(run, KIND).kind) != KIND:
         raise ArtifactError(f"{run} is a folder of kind {kind}: give the folder of a run with vectors")
     manifest = artifacts.Manifest.load(run, KIND, SCHEMA, verify=verify)
-    try:
+    with artifacts.damage_errors(f"{run} holds no readable vectors"):
         words = tuple((run / VOCABULARY).read_bytes().decode().split("\n")[:-1])
         vectors = artifacts.load_array(run / VECTORS, mapped=True)
         counts = artifacts.load_array(run / COUNTS) if COUNTS in manifest.files else None
-    except artifacts.UNREADABLE as error:
-        raise ArtifactError(f"{run} holds no readable vectors ({type(error).__name__}: {error})") from error
     if vectors.dtype != np.float32 or vectors.ndim != 2 or len(vectors) != len(words):
         raise ArtifactError(f"{run / VECTORS} is not a float32 array with a row for each of {len(words)} words")
     if verify and (bad := _first_not_finite(vectors)) is not None:
@@ -280,14 +278,12 @@ def _load_subwords(run: Path, manifest: artifacts.Manifest, dim: int, verify: bo
     """Map the n-grams of a run, None if it has none; ArtifactError if their files do not match each other."""
     if NGRAMS not in manifest.files:
         return None
-    try:
+    with artifacts.damage_errors(f"{run} holds no readable n-grams", KeyError, UsageError):
         about = manifest.facts[SUBWORDS]
         ngrams = Ngrams(*(int(about[name]) for name in ("shortest", "longest", "buckets")))
         factor, scale, lowercase = float(about["factor"]), float(about["scale"]), bool(about["lowercase"])
         rows = artifacts.load_array(run / NGRAMS, mapped=True)
         buckets, places = artifacts.load_array(run / BUCKETS).reshape(-1, 2).T
-    except (*artifacts.UNREADABLE, KeyError, UsageError) as error:
-        raise ArtifactError(f"{run} holds no readable n-grams ({type(error).__name__}: {error})") from error
     if rows.dtype not in (np.float16, np.float32) or rows.ndim != 2 or rows.shape[1] != dim:
         raise ArtifactError(f"{run / NGRAMS} is not an array of float16 or float32 with {dim} columns")
     known = buckets.dtype == np.int32 and (np.diff(buckets, prepend=-1, append=ngrams.buckets) > 0).all()
@@ -332,8 +328,6 @@ def load_tensors(run: Path | str, *, verify: bool = True) -> tuple[dict[str, Arr
     """Return the tensors of a finished run by name, and its manifest; ArtifactError if they are damaged or missing."""
     run = Path(run)
     manifest = artifacts.Manifest.load(run, TENSORS_KIND, TENSORS_SCHEMA, verify=verify)
-    try:
-        with np.load(run / TENSORS, allow_pickle=False) as archive:
-            return {member.removesuffix(".npy"): archive[member] for member in archive.zip.namelist()}, manifest
-    except (*artifacts.UNREADABLE, zipfile.BadZipFile) as error:
-        raise ArtifactError(f"{run / TENSORS} cannot be read ({type(error).__name__}: {error})") from error
+    damage = artifacts.damage_errors(f"{run / TENSORS} cannot be read", zipfile.BadZipFile)
+    with damage, np.load(run / TENSORS, allow_pickle=False) as archive:
+        return {member.removesuffix(".npy"): archive[member] for member in archive.zip.namelist()}, manifest

@@ -7,7 +7,6 @@ the client, it reports no refusal and may never reconnect; the client's `Handsha
 import ctypes
 import secrets
 from collections.abc import Callable
-from typing import NamedTuple
 
 import zmq
 from zmq.utils import z85
@@ -37,13 +36,6 @@ def randomize_routing_ids() -> None:
     ctypes.CDLL(None).srand(secrets.randbits(32))
 
 
-class TurnedAway(NamedTuple):
-    """A client that was not admitted: its IP address ("" if it has none) and its public key in Z85."""
-
-    address: str
-    public: str
-
-
 class ZapHandler:
     """Admits clients whose public key `admits` accepts. It has no thread: poll `socket` and call `answer`.
 
@@ -54,15 +46,15 @@ class ZapHandler:
         self.socket, self._admits = socket, admits
         socket.bind(_ZAP)
 
-    def answer(self) -> list[TurnedAway]:
-        """Answer all waiting requests of libzmq; return the clients that were refused."""
+    def answer(self) -> list[tuple[str, str]]:
+        """Answer all waiting requests of libzmq; return the address ("" without IP) and key of each refused client."""
         refused = []
         while self.socket.poll(0):
             frames = self.socket.recv_multipart(zmq.NOBLOCK)
             number, address, key = frames[1], frames[3].decode("ascii", "replace"), _key_in(frames)
             verdict = [b"200", b"", key.encode()]
             if not self._admits(key):
-                refused.append(TurnedAway(address, key))
+                refused.append((address, key))
                 verdict = [b"400", b"unknown key", b""]
             self.socket.send_multipart([_VERSION, number, *verdict, b""], zmq.NOBLOCK)
         return refused

@@ -318,7 +318,9 @@ def _check_parts(
     parts: list[Array] = []
     for shard, found in enumerate(facts):
         folder = part_folder(run, label, shard, shards)
-        rows = _open_rows(folder)
+        rows = _load(folder / ROWS, mapped=True)
+        if rows.dtype not in (np.float32, np.float64) or rows.ndim != 2:
+            raise ArtifactError(f"{folder / ROWS} is not an array of rows")
         parts.append(rows)
         try:
             apart = one_round and _cut_apart([facts[0], found])
@@ -337,7 +339,7 @@ def _pieces(run: Path, label: str, shards: int) -> Iterator[Array]:
     """Yield the rows of a checkpoint in row order, some at a time."""
     for shard in range(shards):
         path = part_folder(run, label, shard, shards) / ROWS
-        with _unreadable(path):
+        with artifacts.damage_errors(f"{path} cannot be read"):
             yield from artifacts.array_pieces(path)
 
 
@@ -363,24 +365,8 @@ def read_versions(run: Path, label: str, shards: int) -> Indices | None:
 
 
 def _load(path: Path, *, mapped: bool = False) -> Array:
-    with _unreadable(path):
+    with artifacts.damage_errors(f"{path} cannot be read"):
         return artifacts.load_array(path, mapped=mapped)
-
-
-@contextlib.contextmanager
-def _unreadable(path: Path) -> Iterator[None]:
-    """Raise an error of reading `path` as an ArtifactError."""
-    try:
-        yield
-    except artifacts.UNREADABLE as error:
-        raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
-
-
-def _open_rows(folder: Path) -> Array:
-    rows = _load(folder / ROWS, mapped=True)
-    if rows.dtype not in (np.float32, np.float64) or rows.ndim != 2:
-        raise ArtifactError(f"{folder / ROWS} is not an array of rows")
-    return rows
 
 
 # ---- results

@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from glovewire.common.storage import run_folder
 from glovewire.common.storage.artifacts import (
     MANIFEST,
     PARTIAL,
+    damage_errors,
     flush_path,
     is_there,
     is_unreadable,
@@ -106,8 +108,10 @@ def next_generation(config: ServerConfig) -> Generation:
     Raises ArtifactError if there is a checkpoint that cannot be read, or with --resume none.
     """
     current, mark = newest(config.out), mark_of(config)
-    if current is not None and _may_join(config, current, mark):
-        return current
+    if current is not None and current.shards == config.shards and current.secret:
+        entered = mark is not None and mark.generation >= current.number
+        if not entered and _has_beginning(config, current):
+            return current
     return successor(config, current)
 
 
@@ -337,20 +341,18 @@ def _newest_name(run: Path) -> str:
 
 @lru_cache(64)
 def parse_generation(text: str, where: str) -> Generation:
-    """Return the generation that is written in `text`, the content of `where`; ArtifactError if no shard writes it."""
+    """Return the generation that is written in `text`, the content of `where`; ArtifactError if no shard writes it.
+
+    One that a store has kept has no secret.
+    """
     generation = Generation(**_parse(text, Generation, where))
-    if not _is_possible(generation):
-        raise _not_ours(where)
-    return generation
-
-
-def _is_possible(generation: Generation) -> bool:
-    """Return whether a shard can have begun this generation; one that a store has kept has no secret."""
     sizes = 0 <= generation.number <= MAX_NUMBER and 1 <= generation.shards <= MAX_SHARDS
     begins = not generation.label or (1 <= generation.parts <= MAX_SHARDS and LABEL.fullmatch(generation.label))
     names = is_name(generation.run) and SECRET.fullmatch(generation.secret)
     endings = generation.ended in {"", *Ending} and generation.asked in {"", *LASTING}
-    return bool(sizes and begins and names and endings)
+    if not (sizes and begins and names and endings):
+        raise _not_ours(where)
+    return generation
 
 
 def mark_of(config: ServerConfig, shard: int | None = None) -> Mark | None:
@@ -367,14 +369,6 @@ def parse_mark(text: str, where: str) -> Mark:
     if not -1 <= mark.generation <= MAX_NUMBER or not {mark.ending, mark.left} <= {"", *Ending}:
         raise _not_ours(where)
     return mark
-
-
-def _may_join(config: ServerConfig, generation: Generation, mark: Mark | None) -> bool:
-    """Return whether this shard can enter a generation: it has not been in it, and the first checkpoint is intact."""
-    entered = mark is not None and mark.generation >= generation.number
-    if generation.shards != config.shards or entered or not generation.secret:
-        return False
-    return _has_beginning(config, generation)
 
 
 def _has_beginning(config: ServerConfig, generation: Generation, *, verify: bool = True) -> bool:
@@ -414,21 +408,16 @@ def write_mark(config: ServerConfig, shard: int, mark: Mark) -> None:
 
 def _text(path: str) -> str | None:
     """Return the content of a file, None if there is no such file."""
-    try:
-        with open(path, "rb") as stream:
-            return stream.read().decode()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, ValueError) as error:
-        raise ArtifactError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
+    missing = suppress(FileNotFoundError, NotADirectoryError)
+    with damage_errors(f"{path} cannot be read"), missing, open(path, "rb") as stream:
+        return stream.read().decode()
+    return None
 
 
 def _parse(text: str, kind: type[Generation | Mark], where: str) -> Mapping[str, Any]:
     """Return the fields of a generation or mark; none for a mark that was only just created."""
-    try:
+    with damage_errors(f"{where} cannot be read", RecursionError):
         found = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{where} cannot be read ({type(error).__name__}: {error})") from error
     known = {field.name: field.type for field in fields(kind)}
     if not isinstance(found, dict) or any(type(value) is not known.get(name) for name, value in found.items()):
         raise _not_ours(where)

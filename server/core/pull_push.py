@@ -99,10 +99,6 @@ class PullPush:
             self._waiting.wake(Condition.VALUES)
         return created
 
-    def shared(self, create: m.Create) -> m.Create:
-        """Return the Create to keep instead of one for which `create` returned None; see `Tensors.shared`."""
-        return create if self._tensors is None else self._tensors.shared(create)
-
     def check_pull(self, pull: m.Pull) -> None:
         """Raise unless this shard can serve the pull."""
         self._check_request(pull)

@@ -23,8 +23,6 @@ from .push_counts import PushCounts
 from .tensors import Tensors
 from .waiting import WaitingRequests
 
-ReadData = Callable[[str, int, int], tuple[bytes, int]]
-
 
 @dataclass
 class NetworkCounts:
@@ -57,7 +55,7 @@ class ShardState:
         started: float,
         words: Sequence[str] = (),
         tensors: Tensors | None = None,
-        read_data: ReadData | None = None,
+        read_data: Callable[[str, int, int], tuple[bytes, int]] | None = None,
     ) -> None:
         self.identity, self.options, self.table = identity, options, table
         self.consistency, self.progress, self.words, self.tensors = consistency, progress, words, tensors

@@ -67,9 +67,6 @@ class MatrixMean:
         self._parts: dict[Hashable, Report] = {}
         self._entries = self._reports = 0
 
-    def __len__(self) -> int:
-        return len(self._parts)
-
     def add(self, part: Hashable, report: Report) -> None:
         """Count a report, replacing the earlier one of the same part; `part` is None for minibatches."""
         self._reports += 1

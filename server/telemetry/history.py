@@ -110,16 +110,13 @@ class SampleHistory:
 
 def merged(first: Entry, second: Entry) -> Entry:
     """Return the later of two samples of one kind, standing for both: its losses are means over the entries of both."""
-    both = first.entries + second.entries
-    header = _mean(first, second) if both else second.header
+    both, header = first.entries + second.entries, second.header
+    if both:
+        older, newer = (wire.decode_header(entry.header) for entry in (first, second))
+        shares = first.entries / both, second.entries / both
+        means = {
+            name: float(shares[0] * getattr(older.message, name) + shares[1] * getattr(newer.message, name))
+            for name in ("loss", "bias_only_loss")
+        }
+        header = wire.encode_sample(newer.run, newer.number, replace(newer.message, **means))[-1]
     return Entry(second.number, header, second.kind, both, first.stands_for + second.stands_for)
-
-
-def _mean(first: Entry, second: Entry) -> bytes:
-    older, newer = (wire.decode_header(entry.header) for entry in (first, second))
-    shares = first.entries / (first.entries + second.entries), second.entries / (first.entries + second.entries)
-    means = {
-        name: float(shares[0] * getattr(older.message, name) + shares[1] * getattr(newer.message, name))
-        for name in ("loss", "bias_only_loss")
-    }
-    return wire.encode_sample(newer.run, newer.number, replace(newer.message, **means))[-1]
