@@ -5,8 +5,9 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol, Self, TextIO
+from typing import Protocol, TextIO
 
 from glovewire.common.errors import GlovewireError
 from glovewire.common.protocol.messages import Message
@@ -28,8 +29,8 @@ class Sink(Protocol):
         """Finish writing; may be called twice."""
 
 
-class Watcher:
-    """Follows the servers that publish at `addresses`; call `step` until `over`, then `close`.
+class Watcher(AbstractContextManager["Watcher"]):
+    """Follows the servers that publish at `addresses`; call `step` until `feed.over`, then `close`.
 
     Writes every sample to `log`, a plot of the losses to `picture` on `close`, and the view or lines to `stream`.
     `timeout_s`, `silence_s` and `keys` are those of `Feed`.
@@ -64,11 +65,6 @@ class Watcher:
         if stream is not None:
             self._view = open_view(stream)
 
-    @property
-    def over(self) -> bool:
-        """Return whether the run has finished or failed."""
-        return self.feed.over
-
     def step(self, wait_s: float = 0.0) -> None:
         """Wait at most `wait_s` seconds for samples, process those that have arrived, and refresh the view."""
         self._receive(wait_s)
@@ -87,9 +83,6 @@ class Watcher:
             self._close_all()
         if self._picture is not None and self.history.overall.last is not None:
             plot(self.history, self._picture)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Close; if the block and the picture have both failed, raise an error of the block's type that names both.

@@ -7,9 +7,9 @@ starts none. It does not slow servers down, because it only subscribes and reque
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import zmq
 
@@ -63,7 +63,7 @@ class _Subscription:
             self.client = self.requested = None
 
 
-class Feed:
+class Feed(AbstractContextManager["Feed"]):
     """Subscribes to the publish addresses of one or more servers; iterate, or call `poll` from a loop of your own.
 
     Yields samples of `topics` (from `messages.TOPICS`), each once, in order for each address. With `history`, requests
@@ -172,9 +172,6 @@ class Feed:
     def __iter__(self) -> Iterator[ReceivedSample]:
         while not self.over:
             yield from self.poll(TICK_S)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
