@@ -218,9 +218,7 @@ def _ask(client: RequestClient, request: m.Message, kind: type[M]) -> Generator[
         client.poll(0, silence=False)
         if not reply.done and time.monotonic() > deadline:
             raise DeadlineExceeded(f"{client.where(0)} does not answer")
-    answer = reply.get()
-    assert answer is not None
-    return expect(answer, kind)
+    return expect(reply.get(), kind)
 
 
 NeighbourLookup = RunLookup | ServerLookup
