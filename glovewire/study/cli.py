@@ -41,7 +41,7 @@ def study() -> None:
     """Compare ways to train: full trainings, one table, plots."""
 
 
-@click.command("study-speedup", cls=Command)
+@study.command("study-speedup", cls=Command)
 @takes(SpeedupConfig)
 def speedup(given: Given[SpeedupConfig]) -> dict[str, Any]:
     """Plot loss against time and entries: a plain baseline, shared memory, the server with 1 to N workers.
@@ -59,7 +59,7 @@ def speedup(given: Given[SpeedupConfig]) -> dict[str, Any]:
     return result
 
 
-@click.command("study-staleness", cls=Command)
+@study.command("study-staleness", cls=Command)
 @click.argument("dataset", type=click.Path(path_type=Path))
 @takes(StalenessConfig)
 @click.option(
@@ -106,5 +106,3 @@ def staleness(given: Given[StalenessConfig]) -> dict[str, Any]:
 
 
 staleness.params = [flag for flag in staleness.params if flag.name not in COMPARED]
-study.add_command(speedup, "speedup")
-study.add_command(staleness, "staleness")
