@@ -82,7 +82,8 @@ def staleness(given: Given[StalenessConfig]) -> dict[str, Any]:
     """
     from glovewire.common.errors import UsageError
 
-    from . import emulation, simulation
+    from .emulation import emulate
+    from .simulation import Simulation
     from .staleness import REAL, REPORT, VIRTUAL, run
     from .workloads import GloveProblem, problem
 
@@ -95,9 +96,9 @@ def staleness(given: Given[StalenessConfig]) -> dict[str, Any]:
         raise UsageError(f"{trained.name}: it cannot be trained with --objective {options.objective}")
     config = given.config(options=options, batch_sizes=given["batch_sizes"] or (options.batch_size,))
     way = (
-        (lambda options, conditions, _: simulation.simulate(trained, options, conditions))
+        (lambda options, conditions, _: Simulation(trained, options, conditions).trace())
         if given["virtual"]
-        else partial(emulation.emulate, trained)
+        else partial(emulate, trained)
     )
     clock = VIRTUAL if given["virtual"] else REAL
     result = run(config, way, trained, clock, lambda line: click.echo(line, err=True))

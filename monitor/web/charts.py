@@ -39,7 +39,6 @@ for (let power = Math.floor(Math.log10(start)); power <= Math.log10(end); power+
 return ticks.filter((tick) => tick >= start && tick <= end)
 """
 
-COLUMNS = ("t", "done", "loss", "mean", "bias_only", "rate", "epoch")
 WORKER_COLUMNS = ("t", "done", "loss", "worker", "colour")
 MAX_WORKER_POINTS = 150
 MAX_POINTS_OF_ALL_WORKERS = 3_000
@@ -116,8 +115,8 @@ class RunSources:
 
         self.history = history
         self.colour = colour
-        self.curve = ColumnDataSource({name: [] for name in COLUMNS})
-        self.head = ColumnDataSource({name: [] for name in (*COLUMNS, "dot")})
+        self.curve = ColumnDataSource(overall_columns(history, []))
+        self.head = ColumnDataSource(overall_columns(history, []) | {"dot": []})
         self.workers = ColumnDataSource({name: [] for name in WORKER_COLUMNS})
         self._sent_of: tuple[LossCurve, int, bool] | None = None
         self._sent = 0
