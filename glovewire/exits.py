@@ -77,7 +77,11 @@ class Interruptible(click.Group):
     """Group of commands that end their processes, remove their files and report the signal at SIGINT or SIGTERM."""
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
-        """Add a command; wrap its function in `signals_end_all`, inside the wrapper that turns errors into one line."""
+        """Add a command, by default under its name without the group's (`bench-wire` is `wire` in the group `bench`).
+
+        Its function is wrapped in `signals_end_all`, inside the wrapper that turns errors into one line.
+        """
         assert cmd.callback is not None
+        assert cmd.name is not None
         cmd.callback = signals_end_all()(cmd.callback)
-        super().add_command(cmd, name)
+        super().add_command(cmd, name or cmd.name.removeprefix(f"{self.name}-"))

@@ -89,7 +89,7 @@ def _open_sinks(watcher: Watcher, config: MonitorConfig) -> TensorBoard | None:
 
 def _loop(watcher: Watcher, stopped: Callable[[], bool], config: MonitorConfig) -> None:
     if config.web is None:
-        while not (watcher.over or stopped()):
+        while not (watcher.feed.over or stopped()):
             watcher.step(STEP_S)
         return
     from .web.neighbours import ServerLookup
@@ -103,7 +103,7 @@ def _loop(watcher: Watcher, stopped: Callable[[], bool], config: MonitorConfig) 
             lookups=[lookup],
             step=watcher.step,
             silent=lambda: watcher.feed.silent,
-            stopped=_stopped_or_lingered(stopped, config.linger, lambda: watcher.over),
+            stopped=_stopped_or_lingered(stopped, config.linger, lambda: watcher.feed.over),
             names=config.allow_host,
         )
 

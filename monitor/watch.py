@@ -5,31 +5,23 @@
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol, Self, TextIO
+from typing import TextIO
 
 from glovewire.common.errors import GlovewireError
-from glovewire.common.protocol.messages import Message
 
 from .history.history import RunHistory
 from .history.records import Recorder
 from .sinks.plot import check_path, plot
+from .sinks.prometheus import Prometheus
+from .sinks.tensorboard import TensorBoard
 from .stream.feed import Feed
 from .terminal.view import View, open_view
 
 
-class Sink(Protocol):
-    """Destination of samples."""
-
-    def add(self, message: Message) -> None:
-        """Process one sample."""
-
-    def close(self) -> None:
-        """Finish writing; may be called twice."""
-
-
-class Watcher:
-    """Follows the servers that publish at `addresses`; call `step` until `over`, then `close`.
+class Watcher(AbstractContextManager["Watcher"]):
+    """Follows the servers that publish at `addresses`; call `step` until `feed.over`, then `close`.
 
     Writes every sample to `log`, a plot of the losses to `picture` on `close`, and the view or lines to `stream`.
     `timeout_s`, `silence_s` and `keys` are those of `Feed`.
@@ -50,7 +42,7 @@ class Watcher:
         if picture is not None:
             check_path(picture)
         self.history = RunHistory(name)
-        self.sinks: list[Sink] = []
+        self.sinks: list[Recorder | TensorBoard | Prometheus] = []
         self._picture = picture
         self._closed = False
         self._view: View | None = None
@@ -63,11 +55,6 @@ class Watcher:
             raise
         if stream is not None:
             self._view = open_view(stream)
-
-    @property
-    def over(self) -> bool:
-        """Return whether the run has finished or failed."""
-        return self.feed.over
 
     def step(self, wait_s: float = 0.0) -> None:
         """Wait at most `wait_s` seconds for samples, process those that have arrived, and refresh the view."""
@@ -87,9 +74,6 @@ class Watcher:
             self._close_all()
         if self._picture is not None and self.history.overall.last is not None:
             plot(self.history, self._picture)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         """Close; if the block and the picture have both failed, raise an error of the block's type that names both.

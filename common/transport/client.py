@@ -1,5 +1,6 @@
 """Run a `ClientCore` on its connections: one thread, no locks."""
 
+import json
 import math
 import secrets
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 from .. import errors
 from ..client.channel import UNSENT, Channel, OnReply
 from ..client.core import APART, ClientCore
-from ..client.pending import Pending
+from ..client.pending import Pending, expect
 from ..endings import LASTING, RunEnd
 from ..protocol import messages as m
 from .curve_keys import ClientKeys
@@ -145,6 +146,11 @@ class RequestClient(AbstractContextManager["RequestClient"]):
         pending: Pending[m.Message] = Pending()
         self.request(shard, message, pending)
         return self.wait_for(shard, pending, timeout_s or self._silence_s, silence=timeout_s is None)
+
+    def status(self, shard: int, timeout_s: float | None = None) -> dict[str, Any]:
+        """Return the statistics of a shard; raises as `ask` does, and ProtocolError if the reply is not a Status."""
+        found: dict[str, Any] = json.loads(bytes(expect(self.ask(shard, m.GetStatus(), timeout_s), m.Status).body))
+        return found
 
     def wait_for(self, shard: int, pending: Pending[M], within_s: float, late: str = "", *, silence: bool = True) -> M:
         """Return the reply of `shard` that `pending` waits for; raises its error, or DeadlineExceeded saying `late`."""

@@ -4,13 +4,10 @@ A shard downloads all of it, because it sends it to others; so does a worker tha
 that trains blocks gets the entries of its strips later, in `worker/strip_entries.py`.
 """
 
-import json
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from .. import errors
-from ..client.pending import expect
-from ..protocol import messages as m
 from ..storage.cache import Source, cached
 from ..storage.dataset import ENTRIES, Dataset
 from .client import RequestClient
@@ -19,7 +16,7 @@ from .client import RequestClient
 def trains_blocks(client: RequestClient) -> bool:
     """Ask the first server whether the run trains blocks; ProtocolError if it does not say so."""
     try:
-        return bool(json.loads(expect(client.ask(0, m.GetStatus()), m.Status).body.tobytes())["schedule"] == "blocks")
+        return bool(client.status(0)["schedule"] == "blocks")
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise errors.ProtocolError(f"{client.where(0)} sent a status that cannot be read") from error
 

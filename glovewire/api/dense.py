@@ -1,10 +1,10 @@
 """Serve dense models from a program or notebook of your own: `glovewire.serve`."""
 
 import weakref
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from glovewire.common.array_types import Array
 from glovewire.common.cli.command import suggest
@@ -16,7 +16,7 @@ from glovewire.common.storage.run_folder import load_tensors
 from ..launch.serving import serving
 
 
-class Server:
+class Server(AbstractContextManager["Server"]):
     """Running server shards of a dense model: workers connect to `addresses`, monitors to `streams`.
 
     As a context manager, ends the run on exit, as `close` does. `glovewire.serve` makes one.
@@ -28,9 +28,6 @@ class Server:
             place = stack.enter_context(serving(run, shards, **options))
             self.addresses, self.streams = place.addresses, place.streams
             self._closing = weakref.finalize(self, stack.pop_all().close)  # at the latest when this process ends
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -27,7 +27,7 @@ def _shown(result: dict[str, Any], table: Callable[[dict[str, Any]], str]) -> di
     return result
 
 
-@click.command("bench-wire", cls=Command)
+@bench.command("bench-wire", cls=Command)
 @takes(WireConfig)
 def wire(given: Given[WireConfig]) -> dict[str, Any]:
     """Measure pulls and pushes between a server and a worker over loopback TCP: rows per second and latencies.
@@ -39,7 +39,7 @@ def wire(given: Given[WireConfig]) -> dict[str, Any]:
     return _shown(bench(given.config(), _report), table)
 
 
-@click.command("bench-train", cls=Command)
+@bench.command("bench-train", cls=Command)
 @takes(TrainBenchConfig)
 def train(given: Given[TrainBenchConfig]) -> dict[str, Any]:
     """Measure training on DATASET: entries per second, processor time and memory of each role, bytes per entry."""
@@ -52,7 +52,7 @@ def train(given: Given[TrainBenchConfig]) -> dict[str, Any]:
     return _shown(bench(given.config(workers=workers, options=options), _report), table)
 
 
-@click.command("bench-scale", cls=Command)
+@bench.command("bench-scale", cls=Command)
 @takes(ScaleBenchConfig)
 def scale(given: Given[ScaleBenchConfig]) -> dict[str, Any]:
     """Measure how the cost of training grows with the vocabulary: one server and its workers over loopback TCP.
@@ -66,7 +66,7 @@ def scale(given: Given[ScaleBenchConfig]) -> dict[str, Any]:
     return _shown(bench(given.config(options=options), _report), table)
 
 
-@click.command("bench-dense", cls=Command)
+@bench.command("bench-dense", cls=Command)
 @takes(DenseBenchConfig)
 def dense(given: Given[DenseBenchConfig]) -> dict[str, Any]:
     """Measure updates of a small ConvNet in PyTorch, synchronous and asynchronous."""
@@ -75,17 +75,10 @@ def dense(given: Given[DenseBenchConfig]) -> dict[str, Any]:
     return _shown(bench(given.config(), _report), table)
 
 
-@click.command("bench-preprocess", cls=Command)
+@bench.command("bench-preprocess", cls=Command)
 @takes(PreprocessBenchConfig)
 def preprocess(given: Given[PreprocessBenchConfig]) -> dict[str, Any]:
     """Measure preprocessing of CORPUS, a file of texts as `glovewire preprocess` takes it."""
     from .preprocess import bench, table
 
     return _shown(bench(given.config()), table)
-
-
-bench.add_command(dense, "dense")
-bench.add_command(wire, "wire")
-bench.add_command(train, "train")
-bench.add_command(scale, "scale")
-bench.add_command(preprocess, "preprocess")

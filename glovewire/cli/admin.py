@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import time
 from contextlib import suppress
@@ -55,7 +54,7 @@ def stats(given: Given[AdminConfig]) -> dict[str, Any]:
     """Show the statistics of each server."""
     config = given.config()
     with _client(config, Role.MONITOR) as client:
-        found = [_statistics(client, shard, config.timeout) for shard in range(len(config.servers))]
+        found = [client.status(shard, config.timeout) for shard in range(len(config.servers))]
     for address, one in zip(config.servers, found, strict=True):
         for line in described(address, one):
             click.echo(printable(line))
@@ -143,7 +142,7 @@ def _cut(client: RequestClient, servers: tuple[str, ...], timeout: float) -> lis
 
 def _all_shards(client: RequestClient, servers: tuple[str, ...], timeout: float) -> list[dict[str, Any]]:
     """Return the statistics of every shard; UsageError unless these are all the shards of one run, in any order."""
-    found = [_statistics(client, shard, timeout) for shard in range(len(servers))]
+    found = [client.status(shard, timeout) for shard in range(len(servers))]
     shards = found[0]["shards"]
     if sorted(one["shard"] for one in found) != list(range(shards)) or len({one["shards"] for one in found}) > 1:
         given = ", ".join(f"{a} is shard {one['shard']}/{one['shards']}" for a, one in zip(servers, found, strict=True))
@@ -158,14 +157,6 @@ def _client(config: AdminConfig, role: Role, servers: tuple[str, ...] = (), name
 
     keys = None if config.keys is None else load_client_keys(config.keys, role)
     return RequestClient(servers or config.servers, name, keys=keys)
-
-
-def _statistics(client: RequestClient, shard: int, timeout: float) -> dict[str, Any]:
-    from glovewire.common.client.pending import expect
-    from glovewire.common.protocol.messages import GetStatus, Status
-
-    found: dict[str, Any] = json.loads(bytes(expect(client.ask(shard, GetStatus(), timeout), Status).body))
-    return found
 
 
 def described(address: str, one: dict[str, Any]) -> list[str]:

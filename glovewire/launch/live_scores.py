@@ -5,7 +5,6 @@ on the rows that it produced. Unless training may stop early, the next sweep is 
 training does not wait, and is scored as often as time allows.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,12 +14,11 @@ from statistics import fmean
 import numpy as np
 
 from glovewire.common.array_types import Rows
-from glovewire.common.client.pending import expect
 from glovewire.common.endings import Ending
 from glovewire.common.errors import DeadlineExceeded, RunOver, UnknownSession
 from glovewire.common.model.postprocess import flatten_spectrum
 from glovewire.common.model.row_layout import RowLayout
-from glovewire.common.protocol.messages import NO_VERSION, Finish, GetStatus, Proceed, Score, Status
+from glovewire.common.protocol.messages import NO_VERSION, Finish, Proceed, Score
 from glovewire.common.roles import Role
 from glovewire.common.storage.dataset import Dataset
 from glovewire.common.transport.client import RequestClient
@@ -131,6 +129,5 @@ def scoring(config: LocalConfig, addresses: Sequence[str], judge: Judge) -> Iter
     dataset = Dataset.open(config.dataset, verify=False)
     with RequestClient(addresses, "scorer", silence_s=SILENCE_S, keys=keys) as client:
         client.connect(role="observer")
-        status = expect(client.ask(0, GetStatus()), Status)
         store = ServerStore(client, config.options, dataset.layout.rows)
-        yield Scorer(store, dataset, config.watch, judge, int(json.loads(bytes(status.body))["epoch"])).at
+        yield Scorer(store, dataset, config.watch, judge, int(client.status(0)["epoch"])).at

@@ -30,7 +30,7 @@ def until_over(
 
     `score` is called again and again with the number of completed epochs.
     """
-    while any(server.running for server in servers) and not watch.over:
+    while any(server.running for server in servers) and not watch.feed.over:
         watch.step(0.1)
         score(watch.history.loss.epoch if watch.history.loss is not None else 0)
         _raise_if_failed(servers, children)
@@ -43,9 +43,9 @@ def until_over(
             # A worker that left after a signal says nothing about the run; any other left because the run was over.
             over = any(worker.facts()["ending"] != Ending.INTERRUPTED for worker in workers)
             deadline = time.monotonic() + (LAST_WORDS_S if over else GOODBYE_S)
-            while any(server.running for server in servers) and not watch.over and time.monotonic() < deadline:
+            while any(server.running for server in servers) and not watch.feed.over and time.monotonic() < deadline:
                 watch.step(0.1)
-            if any(server.running for server in servers) and not watch.over:
+            if any(server.running for server in servers) and not watch.feed.over:
                 raise ProcessDied("every worker has left, and training is not complete")
 
 

@@ -41,7 +41,7 @@ def study() -> None:
     """Compare ways to train: full trainings, one table, plots."""
 
 
-@click.command("study-speedup", cls=Command)
+@study.command("study-speedup", cls=Command)
 @takes(SpeedupConfig)
 def speedup(given: Given[SpeedupConfig]) -> dict[str, Any]:
     """Plot loss against time and entries: a plain baseline, shared memory, the server with 1 to N workers.
@@ -59,7 +59,7 @@ def speedup(given: Given[SpeedupConfig]) -> dict[str, Any]:
     return result
 
 
-@click.command("study-staleness", cls=Command)
+@study.command("study-staleness", cls=Command)
 @click.argument("dataset", type=click.Path(path_type=Path))
 @takes(StalenessConfig)
 @click.option(
@@ -82,7 +82,8 @@ def staleness(given: Given[StalenessConfig]) -> dict[str, Any]:
     """
     from glovewire.common.errors import UsageError
 
-    from . import emulation, simulation
+    from .emulation import emulate
+    from .simulation import Simulation
     from .staleness import REAL, REPORT, VIRTUAL, run
     from .workloads import GloveProblem, problem
 
@@ -95,9 +96,9 @@ def staleness(given: Given[StalenessConfig]) -> dict[str, Any]:
         raise UsageError(f"{trained.name}: it cannot be trained with --objective {options.objective}")
     config = given.config(options=options, batch_sizes=given["batch_sizes"] or (options.batch_size,))
     way = (
-        (lambda options, conditions, _: simulation.simulate(trained, options, conditions))
+        (lambda options, conditions, _: Simulation(trained, options, conditions).trace())
         if given["virtual"]
-        else partial(emulation.emulate, trained)
+        else partial(emulate, trained)
     )
     clock = VIRTUAL if given["virtual"] else REAL
     result = run(config, way, trained, clock, lambda line: click.echo(line, err=True))
@@ -106,5 +107,3 @@ def staleness(given: Given[StalenessConfig]) -> dict[str, Any]:
 
 
 staleness.params = [flag for flag in staleness.params if flag.name not in COMPARED]
-study.add_command(speedup, "speedup")
-study.add_command(staleness, "staleness")

@@ -36,12 +36,7 @@ SAMPLES = 100
 """The loss is sampled after every 1/SAMPLES of the time limit, or of all gradients, whichever comes first."""
 
 
-def simulate(problem: Problem, options: TrainingOptions, conditions: Conditions) -> Trace:
-    """Train on one shard until the run is complete, has diverged or has used up its time."""
-    return _Simulation(problem, options, conditions).trace()
-
-
-class _Simulation:
+class Simulation:
     """State of one training: one shard, the trainers of all workers, and the gradients in flight."""
 
     def __init__(self, problem: Problem, options: TrainingOptions, conditions: Conditions) -> None:
@@ -60,7 +55,7 @@ class _Simulation:
         self._stores = [_Store(self, options, n, conditions.latency_of(n)) for n in range(conditions.workers)]
 
     def trace(self) -> Trace:
-        """Train to the end and return the samples of the loss."""
+        """Train until the run is complete, has diverged or has used up its time; return the samples of the loss."""
         trace, last = Trace(), -(-self._total // self._options.batch_size)
         self._sample(trace)
         gradients = partial(self._problem.gradients, options=self._options)
@@ -104,7 +99,7 @@ class _Simulation:
 class _Store:
     """The store of a worker; implements `BatchStore`. Its pulls are answered when the consistency mode allows it."""
 
-    def __init__(self, shard: _Simulation, options: TrainingOptions, worker: int, latency: str) -> None:
+    def __init__(self, shard: Simulation, options: TrainingOptions, worker: int, latency: str) -> None:
         self._shard, self._worker, self._pushes = shard, worker, 0
         self._delay = Latency.parse(latency).draws(options.seed, worker)
         self._waiting: tuple[Indices, Pending[Pulled]] | None = None

@@ -107,7 +107,8 @@ def _curve(variant: Variant, entries: int, facts: dict[str, Any] | None) -> Curv
     found = {"seconds": last.t, "entries": last.position, "entries_per_second": last.position / max(last.t, 1e-9)}
     if facts is not None:
         found = facts
-        loss, bias_only, norm = (_nine_digits(facts[name]) for name in ("loss", "bias_only_loss", "mean_vector_norm"))
+        # nine digits: sums of equal trainings differ in the last bits, because reports arrive in any order
+        loss, bias_only, norm = (float(f"{facts[name]:.9g}") for name in ("loss", "bias_only_loss", "mean_vector_norm"))
         points[-1] = last = dataclasses.replace(last, loss=loss, bias_only_loss=bias_only, norm=norm)
     return {
         "variant": variant.title,
@@ -135,11 +136,6 @@ def _points(run: Path, per_sweep: int) -> list[Point]:
             placed.pop()  # of two points at the same time, keep the later
         placed.append(dataclasses.replace(point, t=point.t - began))
     return [point for point in placed if point.position >= FEWEST * placed[-1].position]
-
-
-def _nine_digits(value: float) -> float:
-    """Round to nine digits: sums of equal trainings differ in the last bits, because reports arrive in any order."""
-    return float(f"{value:.9g}")
 
 
 def _compare(curves: list[Curve]) -> None:

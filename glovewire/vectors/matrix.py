@@ -54,8 +54,11 @@ def write_npz(path: Path, dataset: Dataset) -> None:
     words, vocabulary = len(dataset.words), fixed_width(dataset.words)
     with zipfile.ZipFile(path, "w") as archive:
         for place, (name, dtype) in enumerate((("row", "<i4"), ("col", "<i4"), ("data", "<f4"))):
+            header = {"descr": dtype, "fortran_order": False, "shape": (dataset.total_entries,)}
             with _member(archive, name) as stream:
-                _stream_array(stream, np.dtype(dtype), (piece[place] for piece in entries(dataset)), dataset)
+                np.lib.format.write_array_header_1_0(stream, header)
+                for piece in entries(dataset):
+                    stream.write(np.ascontiguousarray(piece[place], dtype=dtype).view(np.uint8).data)
         for name, array in (
             ("shape", np.array([words, words], dtype=np.int64)),
             ("format", np.array(b"coo")),
@@ -69,15 +72,6 @@ def write_npz(path: Path, dataset: Dataset) -> None:
 def _member(archive: zipfile.ZipFile, name: str) -> BinaryIO:
     member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, so that equal content gives equal bytes
     return archive.open(member, "w", force_zip64=True)  # type: ignore[return-value] # typeshed: IO[bytes]
-
-
-def _stream_array(
-    stream: BinaryIO, dtype: np.dtype[np.generic], pieces: Iterator[npt.NDArray[np.generic]], dataset: Dataset
-) -> None:
-    header = {"descr": dtype.str, "fortran_order": False, "shape": (dataset.total_entries,)}
-    np.lib.format.write_array_header_1_0(stream, header)
-    for piece in pieces:
-        stream.write(np.ascontiguousarray(piece, dtype=dtype).view(np.uint8).data)
 
 
 def write_stanford(path: Path, dataset: Dataset, seed: int = 0) -> None:

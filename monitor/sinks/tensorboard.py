@@ -64,9 +64,7 @@ class TensorBoard:
 
     def close(self) -> None:
         """Flush and close the files; may be called twice."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._writer.close()
 
     def _write(self, tag: str, value: float) -> None:
         self._writer.add_scalar(tag, value, self._entries)

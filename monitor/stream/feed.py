@@ -7,9 +7,9 @@ starts none. It does not slow servers down, because it only subscribes and reque
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import zmq
 
@@ -63,7 +63,7 @@ class _Subscription:
             self.client = self.requested = None
 
 
-class Feed:
+class Feed(AbstractContextManager["Feed"]):
     """Subscribes to the publish addresses of one or more servers; iterate, or call `poll` from a loop of your own.
 
     Yields samples of `topics` (from `messages.TOPICS`), each once, in order for each address. With `history`, requests
@@ -173,9 +173,6 @@ class Feed:
         while not self.over:
             yield from self.poll(TICK_S)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -187,31 +184,28 @@ class Feed:
     def _ending(self) -> bool:
         return any(stream.finished for stream in self._streams)
 
-    def _fill(self, each: _Subscription) -> list[ReceivedSample]:
-        """Process a reply with missing samples, give up on overdue gaps, request missing samples; return new ones."""
-        found: list[ReceivedSample] = []
+    def _fill(self, each: _Subscription) -> Iterator[ReceivedSample]:
+        """Process a reply with missing samples, give up on overdue gaps, request missing samples; yield new ones."""
         stream = each.stream
         try:
             if each.client is not None:
                 each.client.poll(0, silence=False)
             if each.requested is not None and each.requested.done:
                 answer, each.requested = each.requested.get(), None
-                assert answer is not None
-                found += stream.fill(expect(answer, History), each.requested_after, self._now)
+                yield from stream.fill(expect(answer, History), each.requested_after, self._now)
         except GlovewireError:
             stream.refused += 1
             each.close_client()
-            found += stream.give_up(self._now, at_once=True)
-        found += stream.give_up(self._now)
+            yield from stream.give_up(self._now, at_once=True)
+        yield from stream.give_up(self._now)
         if stream.missing_after is None:
             each.close_client()
-            return found
+            return
         if each.client is None:
             each.client = RequestClient([with_port(stream.address, stream.port)], "monitor", keys=self.keys)
         if each.requested is None:
             each.requested, each.requested_after = Pending(), stream.missing_after
             each.client.request(0, GetHistory(stream.missing_after), each.requested)
-        return found
 
     def _check_silence(self) -> None:
         silent = [each.stream.address + each.attempts.doubt for each in self._subscriptions if not each.stream.heard]

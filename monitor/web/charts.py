@@ -2,7 +2,6 @@
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
@@ -40,7 +39,6 @@ for (let power = Math.floor(Math.log10(start)); power <= Math.log10(end); power+
 return ticks.filter((tick) => tick >= start && tick <= end)
 """
 
-COLUMNS = ("t", "done", "loss", "mean", "bias_only", "rate", "epoch")
 WORKER_COLUMNS = ("t", "done", "loss", "worker", "colour")
 MAX_WORKER_POINTS = 150
 MAX_POINTS_OF_ALL_WORKERS = 3_000
@@ -55,43 +53,15 @@ Columns = dict[str, Any]
 """Column names and values: lists of equal length."""
 
 
-@dataclass(frozen=True)
-class ColumnUpdate:
-    """Columns to append or, with `replace`, to replace all earlier ones; `head` is the end of the curve."""
-
-    columns: Columns
-    replace: bool
-    head: Columns
-
-
-class CurveColumns:
-    """Converts the overall curve of one RunHistory to columns for one reader, only new points where possible."""
-
-    def __init__(self, history: RunHistory) -> None:
-        self._history = history
-        self._sent_of: tuple[LossCurve, int, bool] | None = None
-        self._sent = 0
-
-    def update(self) -> ColumnUpdate:
-        """Return the points added since the last call, or all points if earlier ones have changed."""
-        curve = self._history.overall
-        version = (curve, curve.generation, self._history.is_dense)
-        is_new = version != self._sent_of
-        if is_new:
-            self._sent_of, self._sent = version, 0
-        points = curve.points[self._sent :]
-        self._sent += len(points)
-        head = curve.points[-1:] + ([curve.last] if curve.last is not None else [])
-        return ColumnUpdate(self._columns(points), is_new, self._columns(head))
-
-    def _columns(self, points: Sequence[Point]) -> Columns:
-        return {
-            **_curve(self._history, points),
-            "mean": [_six_digits(point.mean_loss) for point in points],
-            "bias_only": [_six_digits(point.mean_bias_only_loss) for point in points],
-            "rate": [round(point.entries_per_second) for point in points],
-            "epoch": [point.epoch for point in points],
-        }
+def overall_columns(history: RunHistory, points: Sequence[Point]) -> Columns:
+    """Return points of the overall curve."""
+    return {
+        **_curve(history, points),
+        "mean": [_six_digits(point.mean_loss) for point in points],
+        "bias_only": [_six_digits(point.mean_bias_only_loss) for point in points],
+        "rate": [round(point.entries_per_second) for point in points],
+        "epoch": [point.epoch for point in points],
+    }
 
 
 def worker_columns(history: RunHistory) -> Columns:
@@ -145,24 +115,28 @@ class RunSources:
 
         self.history = history
         self.colour = colour
-        self.curve = ColumnDataSource({name: [] for name in COLUMNS})
-        self.head = ColumnDataSource({name: [] for name in (*COLUMNS, "dot")})
+        self.curve = ColumnDataSource(overall_columns(history, []))
+        self.head = ColumnDataSource(overall_columns(history, []) | {"dot": []})
         self.workers = ColumnDataSource({name: [] for name in WORKER_COLUMNS})
-        self._columns = CurveColumns(history)
+        self._sent_of: tuple[LossCurve, int, bool] | None = None
+        self._sent = 0
         self._workers_shown: tuple[float, int] | None = None
         self._last: Point | None = None
 
     def update(self, *, workers: bool) -> None:
-        """Send new points of the overall curve and, with `workers`, the complete curves of all workers."""
-        last = self.history.overall.last
-        if last is not self._last:
-            self._last = last
-            update = self._columns.update()
-            if update.replace:
-                self.curve.data = update.columns
-            elif update.columns["t"]:
-                self.curve.stream(update.columns)
-            self.head.data = {**update.head, "dot": [0, 10][2 - len(update.head["t"]) :]}
+        """Send new points of the overall curve, all if earlier ones have changed; with `workers`, all of theirs."""
+        curve = self.history.overall
+        if curve.last is not self._last:
+            self._last = curve.last
+            version = (curve, curve.generation, self.history.is_dense)
+            if version != self._sent_of:
+                self._sent_of, self._sent = version, len(curve.points)
+                self.curve.data = overall_columns(self.history, curve.points)
+            elif points := curve.points[self._sent :]:
+                self._sent += len(points)
+                self.curve.stream(overall_columns(self.history, points))
+            head = curve.points[-1:] + ([curve.last] if curve.last is not None else [])
+            self.head.data = overall_columns(self.history, head) | {"dot": [0, 10][2 - len(head) :]}
         shown = (self.history.t, len(self.history.workers))
         if workers and shown != self._workers_shown:
             self._workers_shown, self.workers.data = shown, worker_columns(self.history)
@@ -180,11 +154,6 @@ class Charts:
         self.by_time = self._loss("by_time", "t", SECONDS)
         self.by_done = self._loss("by_done", "done", AXIS_AMOUNT)
         self.rate = self._rate()
-
-    def update(self, *, workers: bool) -> None:
-        """Update the sources of every run; with `workers`, the workers' curves too."""
-        for run in self.runs:
-            run.update(workers=workers)
 
     def _loss(self, name: str, x: str, ticks: str) -> Any:
         from bokeh.layouts import column

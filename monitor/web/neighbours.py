@@ -64,13 +64,9 @@ class RunLookup:
     def step(self) -> None:
         """Do nothing: `refresh` reads the vectors at once."""
 
-    def vectors_for(self, word: str) -> tuple[UnitVectors | None, float]:  # noqa: ARG002
-        """Return the vectors in which to look up `word`; they never become outdated."""
-        return self.vectors, math.inf
-
-    def unseen_reason(self) -> str:
-        """Return "", because an unseen word that cannot be composed has no known n-gram."""
-        return ""
+    def vectors_for(self, word: str) -> tuple[UnitVectors | None, float, str]:  # noqa: ARG002
+        """See ServerLookup; the vectors never become outdated, and lack only words without a known n-gram."""
+        return self.vectors, math.inf, ""
 
 
 class ServerLookup:
@@ -133,15 +129,18 @@ class ServerLookup:
             self._fetching = None
         self._unseen.close()
 
-    def vectors_for(self, word: str) -> tuple[UnitVectors | None, float]:
-        """Return the vectors in which to look up `word`, with n-grams if it is unseen, and when they were fetched."""
-        if self._unseen.vectors is None or self.vectors is None or self.vectors.find(word) is not None:
-            return self.vectors, self.fetched_at
-        return self._unseen.vectors, self._unseen.fetched_at
+    def vectors_for(self, word: str) -> tuple[UnitVectors | None, float, str]:
+        """Return the vectors in which to look up `word` (with n-grams if it is unseen), their time, a reason.
 
-    def unseen_reason(self) -> str:
-        """Return why unseen words cannot be composed, or not yet; "" if only unknown n-grams can prevent it."""
-        return self._unseen.reason()
+        The time is when they were fetched; the reason is why unseen words cannot be composed, or not yet, and "" if
+        only unknown n-grams can prevent it.
+        """
+        unseen = self._unseen
+        if unseen.vectors is None:
+            return self.vectors, self.fetched_at, unseen.problem
+        if self.vectors is None or self.vectors.find(word) is not None:
+            return self.vectors, self.fetched_at, ""
+        return unseen.vectors, unseen.fetched_at, ""
 
     def _fetch(self, addresses: Sequence[str], now: float) -> Generator[None, None, None]:
         """Request the words (once per run) and all rows from the shards in turn; then set `vectors`.
@@ -218,9 +217,7 @@ def _ask(client: RequestClient, request: m.Message, kind: type[M]) -> Generator[
         client.poll(0, silence=False)
         if not reply.done and time.monotonic() > deadline:
             raise DeadlineExceeded(f"{client.where(0)} does not answer")
-    answer = reply.get()
-    assert answer is not None
-    return expect(answer, kind)
+    return expect(reply.get(), kind)
 
 
 NeighbourLookup = RunLookup | ServerLookup

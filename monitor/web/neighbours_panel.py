@@ -25,12 +25,12 @@ def neighbours(word: str, lookup: NeighbourLookup, now: float, *, finished: bool
         lines.append(f"<div class=bar><i style='width:{lookup.progress:.0%}'></i></div>")
     if lookup.error:
         lines.append(note(lookup.error))
-    vectors, fetched_at = lookup.vectors_for(word)
+    vectors, fetched_at, reason = lookup.vectors_for(word)
     if vectors is not None:
         found = vectors.look_up(word)
         age = now - fetched_at
         old = f" · {formatting.age(age)} ago" if age > OLD_AFTER_S else ""
-        lines.append(note(_title(word, found, vectors, lookup.unseen_reason()) + old * (found is not None)))
+        lines.append(note(_title(word, found, vectors, reason) + old * (found is not None)))
         if found is not None:
             lines.append(_list(vectors.nearest(found, TOP)))
     elif lookup.progress is not None:

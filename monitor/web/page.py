@@ -72,7 +72,8 @@ class Page:
 
     def update(self) -> None:
         """Send the charts and panels that have changed since the last call to the browser."""
-        self._charts.update(workers=self._ticks % WORKERS_EVERY == 0)
+        for run in self._charts.runs:
+            run.update(workers=self._ticks % WORKERS_EVERY == 0)
         if self._ticks % PANELS_EVERY == 0:
             for name, markup in self._markup(time.monotonic()).items():
                 if self._panels[name].text != markup:

@@ -22,7 +22,8 @@ TOO_MANY = "too many to fit n-grams to before the end of the run"
 class UnseenWords:
     """Vectors of unseen words: `vectors`, fitted to those fetched at `fetched_at`, have n-grams; None before a fit.
 
-    `weight` is the run's `subwords` option; with 0, nothing is fitted.
+    Until then, `problem` says why an unseen word cannot be composed, or not yet; "" if nothing prevents it. `weight` is
+    the run's `subwords` option; with 0, nothing is fitted.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class UnseenWords:
         self.vectors: UnitVectors | None = None
         self.fetched_at = 0.0
         self._asked: set[str] = set()
-        self._problem = ""
+        self.problem = ""
         self._thread = ThreadPoolExecutor(1)
         self._running: Future[tuple[UnitVectors, float]] | None = None
         self._closed = threading.Event()
@@ -38,7 +39,7 @@ class UnseenWords:
     def forget(self) -> None:
         """Drop what was fitted to another run."""
         self.vectors = self._running = None
-        self.fetched_at, self._problem = 0.0, ""
+        self.fetched_at, self.problem = 0.0, ""
 
     def ask(self, word: str) -> None:
         """Request a fit at the next `step` whose vectors lack `word`."""
@@ -54,19 +55,15 @@ class UnseenWords:
             try:
                 self.vectors, self.fetched_at = done.result()
             except (GlovewireError, MemoryError) as error:
-                self._problem = f"n-grams cannot be fitted: {error or 'out of memory'}"
+                self.problem = f"n-grams cannot be fitted: {error or 'out of memory'}"
         wanted, self._asked = [word for word in self._asked if vectors.find(word) is None], set()
         if not wanted or not self.weight or self._closed.is_set():
             return
         if vectors.rows.nbytes > MAX_BYTES:
-            self._problem = TOO_MANY
+            self.problem = TOO_MANY
         elif self.vectors is None or fetched_at - self.fetched_at >= REFIT_S:
-            self._problem = FITTING
+            self.problem = FITTING
             self._running = self._thread.submit(self._fit, vectors, fetched_at)
-
-    def reason(self) -> str:
-        """Return why no vector of an unseen word can be composed, or not yet; "" if only its n-grams are unknown."""
-        return self._problem if self.vectors is None else ""
 
     def close(self) -> None:
         """Cancel a fit, which ends soon without a result; may be called twice."""

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class Client:
+class Client(contextlib.AbstractContextManager["Client"]):
     """Trains a dense model on servers as worker `name`; with `observe`, as an observer that pushes no gradients.
 
     `addresses` lists every shard, in order; one may be given alone. Raises the errors of `glovewire.common.errors`:
@@ -199,9 +199,6 @@ class Client:
             logger.info(log.line("parted", why=error))
         finally:
             session.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

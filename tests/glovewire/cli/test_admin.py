@@ -9,7 +9,7 @@ import pytest
 from fake_server import Heard, fake_server, polite
 from shards import MINIBATCH, in_memory, report, served, shard, statistics
 
-from glovewire.cli.admin import _cut, _statistics, described
+from glovewire.cli.admin import _cut, described
 from glovewire.common.errors import NotReady, ProtocolError
 from glovewire.common.protocol import messages as m
 from glovewire.common.storage.dataset import Dataset
@@ -41,7 +41,7 @@ def test_an_answer_that_is_no_status_is_one_clear_error() -> None:
     with fake_server(confused) as server, RequestClient([server.address], "observer") as client:
         client.connect("observer")
         with pytest.raises(ProtocolError, match=r"^Finishing does not answer this query$"):
-            _statistics(client, 0, 10.0)
+            client.status(0, 10.0)
 
 
 def test_all_shards_call_a_checkpoint_of_minibatches_the_same_also_when_one_refuses_at_first(

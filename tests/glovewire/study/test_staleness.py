@@ -24,7 +24,7 @@ from glovewire.study import staleness as study_staleness
 from glovewire.study.cli import study
 from glovewire.study.emulation import Trace
 from glovewire.study.report import time_to, verdict
-from glovewire.study.simulation import simulate
+from glovewire.study.simulation import Simulation
 from glovewire.study.staleness import run
 from glovewire.study.trainings import Conditions, StalenessConfig
 from glovewire.study.workloads import ImageProblem, problem
@@ -189,7 +189,7 @@ def test_processes_and_virtual_time_train_the_same_network_in_step(tmp_path: Pat
     )
     with programs_fork():
         real = emulation.emulate(images, options, conditions, tmp_path)
-    thought = simulate(images, options, conditions)
+    thought = Simulation(images, options, conditions).trace()
     assert (real.ended, thought.ended) == ("complete", "complete")
     assert thought.gradients[-1] == 50
     assert thought.loss[-1] < thought.loss[0]
@@ -256,7 +256,7 @@ def test_what_was_cut_short_is_trained_anew(tmp_path: Path, monkeypatch: pytest.
     def way(options: TrainingOptions, conditions: Conditions, place: Path) -> Trace:
         places.append(place)
         assert not list(place.iterdir())
-        return simulate(images, options, conditions)
+        return Simulation(images, options, conditions).trace()
 
     run(config, way, images, study_staleness.VIRTUAL, told.append)
     assert len(places) == config.trainings == 5
@@ -293,7 +293,7 @@ def test_virtual_time_is_the_same_every_time_and_knows_what_waiting_costs(tmp_pa
             schedule="minibatch", consistency=mode, optimizer="sgd", mean_gradient=True, learning_rate=0.1, dim=8,
             tied=True, batch_size=16, epochs=6,
         )  # fmt: skip
-        trace[mode], again = simulate(glove, options, conditions), simulate(glove, options, conditions)
+        trace[mode], again = (Simulation(glove, options, conditions).trace() for _ in range(2))
         assert trace[mode] == again
         assert trace[mode].ended == "complete"
         assert trace[mode].loss[-1] < trace[mode].loss[0]

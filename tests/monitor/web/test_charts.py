@@ -8,63 +8,62 @@ import pytest
 from monitor_fakes import loss, run_of
 
 from glovewire.monitor.history.history import RunHistory
-from glovewire.monitor.web.charts import MAX_POINTS_OF_ALL_WORKERS, Charts, CurveColumns, worker_columns
+from glovewire.monitor.web.charts import MAX_POINTS_OF_ALL_WORKERS, Charts, RunSources, worker_columns
 
 
-def replayed(source: CurveColumns, history: RunHistory) -> tuple[dict[str, list[float]], int]:
-    """Return what a reader has that follows `source` during a run, and how often it had to start over."""
-    columns: dict[str, list[float]] = {}
-    restarts = 0
-    for number, sample in enumerate(run_of(seconds=20, hz=50)):
-        history.add(sample, 0.0)
-        if number % 7:
-            continue
-        update = source.update()
-        restarts += update.replace
-        for name, values in update.columns.items():
-            columns[name] = values if update.replace else columns[name] + values
-        assert len({len(values) for values in columns.values()}) == 1
-    return columns, restarts
+def sources(history: RunHistory) -> RunSources:
+    """Return the sources of a run; skip the test without Bokeh."""
+    pytest.importorskip("bokeh")
+    return RunSources(history, "red")
+
+
+def is_sent_anew(source: RunSources) -> bool:
+    """Update the sources; return whether the whole curve was sent, rather than points to append."""
+    before = source.curve.data
+    source.update(workers=False)
+    assert len({len(values) for values in source.curve.data.values()}) == 1
+    return source.curve.data is not before
 
 
 @pytest.mark.parametrize("limit", [64, 10_000])
 def test_a_reader_that_follows_the_columns_has_the_curve(limit: int) -> None:
     history = RunHistory()
     history.overall.limit = limit
-    source = CurveColumns(history)
-    columns, restarts = replayed(source, history)
-    update = source.update()
-    assert columns["t"] + update.columns["t"] == [
-        round(history.since_start(point.t), 2) for point in history.overall.points
-    ]
-    assert update.head["t"][-1] == pytest.approx(19.98)
-    assert restarts <= 6
+    source, restarts = sources(history), 0
+    for number, sample in enumerate(run_of(seconds=20, hz=50)):
+        history.add(sample, 0.0)
+        if number % 7 == 0:
+            restarts += is_sent_anew(source)
+    is_sent_anew(source)
+    assert source.curve.data["t"] == [round(history.since_start(point.t), 2) for point in history.overall.points]
+    assert source.head.data["t"][-1] == pytest.approx(19.98)
+    assert 1 <= restarts <= 6
 
 
 def test_no_point_is_sent_twice() -> None:
     history = RunHistory()
     for number, value in enumerate([1.0, 0.0, 1.0], start=1):
         history.add(loss(float(number), entries=100 * number, value=value, mean_loss=0.5), 0.0)
-    source = CurveColumns(history)
-    update = source.update()
-    assert (update.columns["loss"], update.columns["mean"]) == ([1.0, 0.0, 1.0], [0.5] * 3)
-    assert update.replace
-    update = source.update()
-    assert (update.columns["loss"], update.replace) == ([], False)
-    assert update.head["mean"][-1] == 0.5
+    source = sources(history)
+    assert is_sent_anew(source)
+    assert (source.curve.data["loss"], source.curve.data["mean"]) == ([1.0, 0.0, 1.0], [0.5] * 3)
+    history.add(loss(4.0, entries=400, value=0.0, mean_loss=0.5), 0.0)
+    for _ in range(2):
+        assert not is_sent_anew(source)
+        assert source.curve.data["loss"] == [1.0, 0.0, 1.0, 0.0]
+    assert source.head.data["mean"][-1] == 0.5
 
 
 def test_another_run_replaces_the_curve() -> None:
     history = RunHistory()
     history.begin("a")
     history.add(loss(), 0.0)
-    source = CurveColumns(history)
-    source.update()
+    source = sources(history)
+    is_sent_anew(source)
     history.begin("b", restarted=True)
     history.add(loss(0.5, entries=3), 0.0)
-    update = source.update()
-    assert update.replace
-    assert update.columns["done"] == [3]
+    assert is_sent_anew(source)
+    assert source.curve.data["done"] == [3]
 
 
 def test_each_worker_has_a_coarse_curve() -> None:

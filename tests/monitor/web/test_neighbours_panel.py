@@ -26,11 +26,8 @@ class Fixed:
     fetched_at: float = 0.0
     reason: str = ""
 
-    def vectors_for(self, word: str) -> tuple[UnitVectors | None, float]:
-        return self.vectors, self.fetched_at
-
-    def unseen_reason(self) -> str:
-        return self.reason
+    def vectors_for(self, word: str) -> tuple[UnitVectors | None, float, str]:
+        return self.vectors, self.fetched_at, self.reason
 
 
 def known(*words: str) -> UnitVectors:
