@@ -7,17 +7,26 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from glovewire.common.errors import GlovewireError
+from glovewire.common.protocol.messages import Message
 
 from .history.history import RunHistory
 from .history.records import Recorder
 from .sinks.plot import check_path, plot
-from .sinks.prometheus import Prometheus
-from .sinks.tensorboard import TensorBoard
 from .stream.feed import Feed
 from .terminal.view import View, open_view
+
+
+class Sink(Protocol):
+    """Destination of samples."""
+
+    def add(self, message: Message) -> None:
+        """Process one sample."""
+
+    def close(self) -> None:
+        """Finish writing; may be called twice."""
 
 
 class Watcher(AbstractContextManager["Watcher"]):
@@ -42,7 +51,7 @@ class Watcher(AbstractContextManager["Watcher"]):
         if picture is not None:
             check_path(picture)
         self.history = RunHistory(name)
-        self.sinks: list[Recorder | TensorBoard | Prometheus] = []
+        self.sinks: list[Sink] = []
         self._picture = picture
         self._closed = False
         self._view: View | None = None
