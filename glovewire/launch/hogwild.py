@@ -226,7 +226,7 @@ def _train_rows(
 
     dataset = Dataset.open(folder, verify=False)
     with without_blas():
-        objectives.OBJECTIVES[options.objective].warm()
+        objectives.warm_objective(options.objective)
     rows: Rows = np.ndarray((dataset.layout.rows, RowLayout.of(options).width), np.float32, buffer=memory)
     step, count = optimizers.make(options), partial(_add, gradients)
     store = MemoryStore(rows, dataset.layout.partitions, options, next_round, step, count, send_report)

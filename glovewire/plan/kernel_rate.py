@@ -8,7 +8,7 @@ import numpy as np
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.model.row_layout import RowLayout
 from glovewire.common.storage.dataset import ENTRY, Dataset, Layout
-from glovewire.worker.kernels.objectives import OBJECTIVES, Tiles
+from glovewire.worker.kernels.objectives import OBJECTIVES, Tiles, warm_objective
 from glovewire.worker.training.block_trainer import shuffled_tiles, tile_portions
 
 MEASURE_S = 0.5
@@ -26,17 +26,15 @@ def measured_rate(options: TrainingOptions, dataset: Dataset | None) -> float:
     their entries.
     """
     draw, layout = np.random.default_rng(0), RowLayout.of(options)
-    objective = OBJECTIVES[options.objective]
-    objective.warm()
+    train = OBJECTIVES[options.objective]
+    warm_objective(options.objective)
     sample = _synthetic(draw) if dataset is None else _drawn(dataset, draw)
     covered, seconds = 0, 0.0
     while seconds < MEASURE_S:
         sizes, tiles = next(sample)
         left, right = (np.full((size, layout.width), 0.1, np.float32) for size in sizes)
         began = time.thread_time()
-        covered += objective.train(
-            left, left if tiles.diagonal else right, tiles, layout, options, options.learning_rate
-        )[2]
+        covered += train(left, left if tiles.diagonal else right, tiles, layout, options, options.learning_rate)[2]
         seconds += time.thread_time() - began
     return covered / seconds
 

@@ -1,7 +1,7 @@
 """List the training objectives.
 
-A new objective needs an `Objective` here with its compiled loops, its name and defaults in `common/model/options.py`,
-and its columns in `common/model/row_layout.py`.
+A new objective needs an entry in OBJECTIVES with its compiled loops, its name and defaults in
+`common/model/options.py`, and its columns in `common/model/row_layout.py`.
 """
 
 import math
@@ -56,34 +56,6 @@ def renumbered(tiles: Tiles, side: int, positions: Indices) -> Tiles:
     return replace(tiles, entries=entries, starts=starts, order=np.arange(len(sizes)))
 
 
-@dataclass(frozen=True)
-class Objective:
-    """A training objective, called `name` on the command line.
-
-    `train` steps over the tiles at a learning rate and changes the rows of both partitions in place (float32, columns
-    as in RowLayout; the same array for a diagonal block). It returns the sum of the loss, the sum of the loss with all
-    vectors at zero, and the number of entries of the full matrix covered.
-    """
-
-    name: str
-    train: Callable[[Rows, Rows, Tiles, RowLayout, TrainingOptions, float], Sums]
-
-    def warm(self) -> None:
-        """Compile the loops or load them from the cache; called before a server waits for this worker."""
-        options = TrainingOptions.from_flags(objective=self.name, dim=16)
-        layout = RowLayout.of(options)
-        rows, entries, ones = np.ones((1, layout.width), np.float32), np.ones(0, ENTRY), np.ones(1)
-        entries.setflags(write=False)
-        none = np.zeros(0, np.int64)
-        tiles = Tiles(entries, (ones, ones), np.zeros(2, np.int64), none, none, 0, True, True)
-        renumbered(tiles, 0, none)
-        self.train(rows, rows, tiles, layout, options, 0.1)
-        glove.mean_norm(rows, layout.columns, layout.span)
-        if self.name == "glove":  # the only one with minibatches
-            counts = np.ones(0, np.float32)
-            glove.batch_gradients(rows, none, none, counts, layout.columns, layout.dim, 1.0, 1.0, rows.copy())
-
-
 def _train_glove(
     rows_a: Rows, rows_b: Rows, tiles: Tiles, layout: RowLayout, options: TrainingOptions, rate: float
 ) -> Sums:
@@ -111,7 +83,30 @@ def _train_sgns(
     return loss, math.log(2.0) * (1.0 + options.negatives) * total, covered
 
 
-OBJECTIVES = {each.name: each for each in (Objective("glove", _train_glove), Objective("sgns", _train_sgns))}
+Train = Callable[[Rows, Rows, Tiles, RowLayout, TrainingOptions, float], Sums]
+OBJECTIVES: dict[str, Train] = {"glove": _train_glove, "sgns": _train_sgns}
+"""By its name on the command line, the function that steps over tiles at a learning rate.
+
+It changes the rows of both partitions in place (float32, columns as in RowLayout; the same array for a diagonal block).
+It returns the sum of the loss, the sum of the loss with all vectors at zero, and the number of entries of the full
+matrix covered.
+"""
+
+
+def warm_objective(name: str) -> None:
+    """Compile an objective's loops or load them from the cache; called before a server waits for this worker."""
+    options = TrainingOptions.from_flags(objective=name, dim=16)
+    layout = RowLayout.of(options)
+    rows, entries, ones = np.ones((1, layout.width), np.float32), np.ones(0, ENTRY), np.ones(1)
+    entries.setflags(write=False)
+    none = np.zeros(0, np.int64)
+    tiles = Tiles(entries, (ones, ones), np.zeros(2, np.int64), none, none, 0, True, True)
+    renumbered(tiles, 0, none)
+    OBJECTIVES[name](rows, rows, tiles, layout, options, 0.1)
+    glove.mean_norm(rows, layout.columns, layout.span)
+    if name == "glove":  # the only one with minibatches
+        counts = np.ones(0, np.float32)
+        glove.batch_gradients(rows, none, none, counts, layout.columns, layout.dim, 1.0, 1.0, rows.copy())
 
 
 def warm() -> None:
@@ -120,5 +115,5 @@ def warm() -> None:
     halves = bfloat16_kernels.narrow(rows)
     bfloat16_kernels.widen(halves, rows)
     bfloat16_kernels.subtract_from(rows, halves)
-    for objective in OBJECTIVES.values():
-        objective.warm()
+    for name in OBJECTIVES:
+        warm_objective(name)

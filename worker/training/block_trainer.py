@@ -126,7 +126,7 @@ class BlockTrainer:
         self, store: Store, dataset: Dataset, options: TrainingOptions, entries: StripEntries = ALL_ENTRIES
     ) -> None:
         self._store, self._dataset, self._options, self._source = store, dataset, options, entries
-        self._layout, self._objective = RowLayout.of(options), OBJECTIVES[options.objective]
+        self._layout, self._train_tiles = RowLayout.of(options), OBJECTIVES[options.objective]
         self._rounds = Rounds.of(options, dataset.layout.partitions)
         self._exclusive = options.consistency == "exclusive"
         self._in_place = store.in_place
@@ -297,7 +297,7 @@ class BlockTrainer:
                 piece = Tiles(entries, (shares[a], shares[b]), starts, tiles, tiles, seed, layout.symmetric, a == b)
                 if numbers is not None:
                     piece = renumbered(piece, 0 if a == other else 1, numbers - layout.bounds[other])
-                sums = _added(sums, self._objective.train(left, right, piece, self._layout, options, rate))
+                sums = _added(sums, self._train_tiles(left, right, piece, self._layout, options, rate))
                 self._strips.progressed(int((starts[tiles + 1] - starts[tiles]).sum()))
                 self._store.poll()
                 self._go_on()

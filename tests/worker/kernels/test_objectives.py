@@ -61,7 +61,7 @@ def test_training_on_the_rows_that_occur_is_training_on_all(objective: str, side
         side,
         positions,
     )
-    train = OBJECTIVES[objective].train
+    train = OBJECTIVES[objective]
     before = whole[side].copy()
     assert train(whole[0], whole[1], tiles, layout, options, 0.05) == train(*some, fewer, layout, options, 0.05)
     assert np.array_equal(some[1 - side], whole[1 - side])

@@ -49,7 +49,7 @@ def train(
         "diagonal": a is b,
         **more,
     }
-    return OBJECTIVES["sgns"].train(a, b, Tiles(entries, **given), layout, OPTIONS, rate)  # type: ignore[arg-type]
+    return OBJECTIVES["sgns"](a, b, Tiles(entries, **given), layout, OPTIONS, rate)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("which", range(3), ids=["u", "v", "n"])
