@@ -9,7 +9,7 @@ from glovewire.common.addresses import check_address, check_place
 from glovewire.common.option import SECONDS, Config, SharedOptions, like, option
 from glovewire.common.protocol.schema import NAME_RULE, is_name
 
-from .simulated_latency import Latency
+from .simulated_latency import parse_latency
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class WorkerConfig(Config):
     )
     latency: str = option(
         "0ms",
-        check=Latency.parse,
+        check=parse_latency,
         metavar="TIME",
         help="Simulated latency of each push: 20ms, 20ms..80ms, exp:50ms or pareto:20ms.",
     )

@@ -27,7 +27,7 @@ from glovewire.common.transport.files import Served
 from .config import WorkerConfig
 from .kernels import objectives
 from .metrics import WorkerMetrics
-from .simulated_latency import Latency
+from .simulated_latency import latencies
 from .stores.server_store import ServerStore
 from .strip_entries import ALL_ENTRIES, RemoteEntries, StripEntries
 from .training.block_trainer import train
@@ -126,7 +126,7 @@ def _join(config: WorkerConfig, client: RequestClient, dataset: Dataset, files: 
         _leave_early(client, error)
         raise
     logger.info(log.line("joined", run=welcome.run, shards=welcome.shards, worker=welcome.worker))
-    delays = Latency.parse(config.latency).draws(options.seed, welcome.rank)
+    delays = latencies(config.latency, options.seed, welcome.rank)
     with _entries(config, client, files) as entries:
         store = ServerStore(client, options, dataset.layout.rows, latency=delays)
         try:

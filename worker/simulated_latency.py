@@ -7,8 +7,9 @@ minimum 20 ms, mean about three times and maximum a hundred times as much.
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Self
+from functools import partial
+
+import numpy as np
 
 from glovewire.common.errors import UsageError
 from glovewire.common.model.random_streams import Purpose, stream
@@ -20,37 +21,26 @@ MAX_S = 10.0
 UNITS = {"ms": 1e-3, "s": 1.0}
 
 
-@dataclass(frozen=True)
-class Latency:
-    """A distribution and its parameters in seconds: `low_s`, and for `uniform` also `high_s`."""
+def parse_latency(text: str) -> Callable[[np.random.Generator], float]:
+    """Return a function that draws a latency in seconds; UsageError unless `text` is one of FORMS, up to 10 s."""
+    distribution, colon, time = text.partition(":") if text.startswith(("exp:", "pareto:")) else ("", "", text)
+    low, dots, high = time.partition("..")
+    if dots and not colon:
+        low_s, high_s = sorted((_seconds(low, text), _seconds(high, text)))
+        return lambda draw: float(draw.uniform(low_s, high_s))
+    time_s = _seconds(time, text)
+    match distribution:
+        case "exp":
+            return lambda draw: float(draw.exponential(time_s))
+        case "pareto":
+            return lambda draw: time_s * min(1.0 + float(draw.pareto(PARETO_SHAPE)), MAX_PARETO_FACTOR)
+        case _:
+            return lambda _: time_s
 
-    distribution: str = "constant"
-    low_s: float = 0.0
-    high_s: float = 0.0
 
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse one of FORMS; raise UsageError for other text or a time above 10 s."""
-        distribution, colon, time = (
-            text.partition(":") if text.startswith(("exp:", "pareto:")) else ("constant", "", text)
-        )
-        low, dots, high = time.partition("..")
-        if dots and not colon:
-            return cls("uniform", *sorted((_seconds(low, text), _seconds(high, text))))
-        return cls(distribution, _seconds(time, text))
-
-    def draws(self, seed: int, worker: int) -> Callable[[], float]:
-        """Return a function that draws the next latency in seconds; the draws depend only on `seed` and `worker`."""
-        draw = stream(seed, Purpose.LATENCY, worker)
-        match self.distribution:
-            case "uniform":
-                return lambda: float(draw.uniform(self.low_s, self.high_s))
-            case "exp":
-                return lambda: float(draw.exponential(self.low_s))
-            case "pareto":
-                return lambda: self.low_s * min(1.0 + float(draw.pareto(PARETO_SHAPE)), MAX_PARETO_FACTOR)
-            case _:
-                return lambda: self.low_s
+def latencies(text: str, seed: int, worker: int) -> Callable[[], float]:
+    """Return a function that draws the next latency in seconds; the draws depend only on `seed` and `worker`."""
+    return partial(parse_latency(text), stream(seed, Purpose.LATENCY, worker))
 
 
 def _seconds(text: str, latency: str) -> float:

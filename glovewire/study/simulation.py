@@ -22,7 +22,7 @@ from glovewire.server.core.pull_push import PullPush
 from glovewire.server.core.waiting import WaitingRequests
 from glovewire.server.table import optimizers
 from glovewire.server.table.table import Table
-from glovewire.worker.simulated_latency import Latency
+from glovewire.worker.simulated_latency import latencies
 from glovewire.worker.stores.interface import Pulled
 from glovewire.worker.training.minibatch_trainer import MinibatchTrainer
 
@@ -101,7 +101,7 @@ class _Store:
 
     def __init__(self, shard: Simulation, options: TrainingOptions, worker: int, latency: str) -> None:
         self._shard, self._worker, self._pushes = shard, worker, 0
-        self._delay = Latency.parse(latency).draws(options.seed, worker)
+        self._delay = latencies(latency, options.seed, worker)
         self._waiting: tuple[Indices, Pending[Pulled]] | None = None
 
     def now(self) -> float:

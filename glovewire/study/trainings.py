@@ -14,7 +14,7 @@ from typing import Any
 from glovewire.common.errors import UsageError
 from glovewire.common.model.options import BATCH_MODES, POLICIES, Mode, TrainingOptions
 from glovewire.common.option import POSITIVE, Config, at_least, between, option
-from glovewire.worker.simulated_latency import Latency
+from glovewire.worker.simulated_latency import parse_latency
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class StalenessConfig(Config):
     latencies: tuple[str, ...] = option(
         ("pareto:100ms",),
         flags=("--latency",),
-        check=Latency.parse,
+        check=parse_latency,
         metavar="TIME",
         help="Simulated latency of pushes, as in `worker`; repeat for more settings.",
     )

@@ -27,7 +27,7 @@ from glovewire.worker.config import WorkerConfig
 from glovewire.worker.dense.client import Client
 from glovewire.worker.kernels import objectives
 from glovewire.worker.service import work
-from glovewire.worker.simulated_latency import Latency
+from glovewire.worker.simulated_latency import latencies
 from glovewire.worker.training.minibatch_trainer import Gradients, Minibatch, MinibatchSampler, glove_gradients
 
 SAMPLE = 20_000
@@ -174,7 +174,7 @@ class ImageProblem:
         with Client([address], f"w{number}") as server:
             server.create({NETWORK: self.network(options.seed)})
             batches = self.batches(options, number)
-            delays = Latency.parse(latency).draws(options.seed, number)
+            delays = latencies(latency, options.seed, number)
             for now in server.steps():
                 gradient, loss = self.slope(now[NETWORK], batches().images)
                 time.sleep(delays())

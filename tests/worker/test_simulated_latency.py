@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from glovewire.common.errors import UsageError
-from glovewire.worker.simulated_latency import Latency
+from glovewire.worker.simulated_latency import latencies, parse_latency
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from glovewire.worker.simulated_latency import Latency
     ],
 )  # fmt: skip
 def test_a_law_has_its_least_its_mean_and_its_most(text: str, low: float, mean: float, high: float) -> None:
-    draw = Latency.parse(text).draws(3, 0)
+    draw = latencies(text, 3, 0)
     times = np.array([draw() for _ in range(4000)])
     assert low <= times.min() <= times.max() <= high
     assert times.mean() == pytest.approx(mean, rel=0.15)
@@ -25,14 +25,13 @@ def test_a_law_has_its_least_its_mean_and_its_most(text: str, low: float, mean: 
 
 def test_a_heavy_tail_is_heavy() -> None:
     """One push in a hundred takes more than ten times the median."""
-    draw = Latency.parse("pareto:10ms").draws(3, 0)
+    draw = latencies("pareto:10ms", 3, 0)
     times = np.array([draw() for _ in range(4000)])
     assert (times > 10 * np.median(times)).mean() > 0.01
 
 
 def test_each_worker_has_its_own_delays_and_the_same_ones_every_time() -> None:
-    law = Latency.parse("exp:50ms")
-    first, again, other = (law.draws(3, worker) for worker in (0, 0, 1))
+    first, again, other = (latencies("exp:50ms", 3, worker) for worker in (0, 0, 1))
     times = [first() for _ in range(5)]
     assert times == [again() for _ in range(5)]
     assert times != [other() for _ in range(5)]
@@ -44,4 +43,4 @@ NONE = ["", "20", "ms", "-5ms", "20ms..", "..", "exp:", "exp:1ms..2ms", "gauss:5
 @pytest.mark.parametrize("text", NONE)
 def test_what_is_no_latency_is_refused_in_words(text: str) -> None:
     with pytest.raises(UsageError, match="latency must look like 20ms, "):
-        Latency.parse(text)
+        parse_latency(text)
