@@ -27,7 +27,7 @@ from glovewire.common.storage.dataset import ENTRY, KIND, SCHEMA, Layout
 from . import phrases, sentences
 from .config import PreprocessConfig
 from .corpus import splits
-from .corpus.sources import Corpus, Selection, find_corpus
+from .corpus.sources import Corpus, find_corpus
 from .counts.arrangement import arrange, default_partitions
 from .counts.cell_keys import MAX_KEY_BITS, CellKeys
 from .counts.cooccurrence import Buckets, PairCounter, Weighting
@@ -110,7 +110,7 @@ class Pipeline:
 
     def run(self) -> dict[str, Any]:
         """Make the dataset; return its facts, the seconds of each phase and the peak memory in bytes."""
-        config, corpus = self._config, self._corpus()
+        config, corpus = self._config, find_corpus(self._config)
         with self._engine(), open_scratch(config.out, self._job(corpus), resume=config.resume) as scratch:
             counted = self._from_stanford(scratch) if config.from_stanford else self._from_text(scratch, corpus)
             self._add_up(scratch, counted)
@@ -127,11 +127,6 @@ class Pipeline:
         with ray_actors(self._config.address, self._config.processes) as actors:
             self._pool = actors.pool
             yield
-
-    def _corpus(self) -> Corpus:
-        config = self._config
-        selection = Selection(config.lines, config.text_column, config.split, config.longest_line, config.processes)
-        return find_corpus(config.corpus, selection)
 
     def _job(self, corpus: Corpus) -> dict[str, Any]:
         """Return the facts that --resume requires to equal those of the interrupted run."""

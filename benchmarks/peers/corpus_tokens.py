@@ -1,7 +1,7 @@
 """Write the tokens that preprocessing counts as text, for programs that read tokens and for comparison with NLTK."""
 
 from glovewire.preprocess.config import PreprocessConfig
-from glovewire.preprocess.corpus.sources import Selection, find_corpus
+from glovewire.preprocess.corpus.sources import find_corpus
 from glovewire.preprocess.parallel.scratch import open_scratch
 from glovewire.preprocess.pipeline import Pipeline
 from glovewire.preprocess.segments import Segment, read_slice
@@ -9,8 +9,7 @@ from glovewire.preprocess.segments import Segment, read_slice
 
 def write_tokens(config: PreprocessConfig) -> None:
     """Write the tokens of a corpus to the file `config.out`: blanks between words, one line per line."""
-    selection = Selection(config.lines, config.text_column, config.split, config.longest_line, config.processes)
-    corpus = find_corpus(config.corpus, selection)
+    corpus = find_corpus(config)
     with open_scratch(config.out, {}, resume=False) as scratch, config.out.open("w", encoding="utf-8") as stream:
         segments = Pipeline(config).segments(scratch, corpus)
         words = {segment.name: _words_by_number(segment) for segment in segments}

@@ -3,21 +3,20 @@
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from glovewire.common.cli.config_file import configured
 from glovewire.preprocess.config import PreprocessConfig
 from glovewire.preprocess.corpus.readers import LineBatch, read_batches, text_error
-from glovewire.preprocess.corpus.sources import Selection, find_corpus
+from glovewire.preprocess.corpus.sources import find_corpus
 from glovewire.preprocess.tokens.encoder import Encoder
 from glovewire.preprocess.tokens.nltk_tokens import NltkTokenizer
 
 from ..launch.processes import Children
 from .config import PreprocessBenchConfig
 from .measurements import surroundings
-
-_LONGEST_LINE = 1 << 28
 
 
 def bench(config: PreprocessBenchConfig) -> dict[str, Any]:
@@ -31,13 +30,13 @@ def bench(config: PreprocessBenchConfig) -> dict[str, Any]:
 def facts(config: PreprocessBenchConfig) -> dict[str, Any]:
     """Return the surroundings, name and size of the corpus, and the speed of the tokeniser alone."""
     about = {"corpus": config.corpus.name, "bytes": config.corpus.stat().st_size}
-    speeds = tokenizer_speeds(config.corpus, config.sample)
+    speeds = tokenizer_speeds(replace(config.of_run(Path("unused")), lines=config.sample))
     return {**surroundings(("glovewire", "numpy", "numba", "nltk")), **about, "tokeniser": speeds}
 
 
-def tokenizer_speeds(corpus: Path, lines: int) -> dict[str, float]:
+def tokenizer_speeds(config: PreprocessConfig) -> dict[str, float]:
     """Return tokens per second in one process of NLTK and of Encoder with an empty and a full memo, and the ratios."""
-    nltk, batches = NltkTokenizer(), list(text_batches(corpus, lines))
+    nltk, batches = NltkTokenizer(), list(text_batches(config))
     nltk.line("")
     encoder = Encoder(nltk)
 
@@ -77,10 +76,10 @@ def preprocess(config: PreprocessConfig) -> dict[str, Any]:
     return {name: found[name] for name in kept} | {"total": round(total, 3), "tokens_per_second": speeds}
 
 
-def text_batches(corpus: Path, lines: int) -> Iterator[LineBatch]:
-    """Yield the first `lines` lines of the corpus in batches; raise CorpusError if they are not text."""
-    for split in find_corpus((str(corpus),), Selection(lines, "text", "train", _LONGEST_LINE)).splits():
-        for batch in read_batches(split, "text", _LONGEST_LINE):
+def text_batches(config: PreprocessConfig) -> Iterator[LineBatch]:
+    """Yield the lines that `config` reads of its corpus in batches; raise CorpusError if they are not text."""
+    for split in find_corpus(config).splits():
+        for batch in read_batches(split, config.text_column, config.longest_line):
             try:
                 text = batch.text.decode()
             except UnicodeDecodeError as error:

@@ -11,7 +11,7 @@ from glovewire.common.errors import CorpusError, UsageError
 from glovewire.common.storage.artifacts import MANIFEST, Manifest, output_errors, write_text_atomically
 from glovewire.common.storage.dataset import KIND, SCHEMA, Dataset
 from glovewire.preprocess.config import PreprocessConfig
-from glovewire.preprocess.corpus.sources import Selection, find_corpus
+from glovewire.preprocess.corpus.sources import find_corpus
 
 from ..vectors.export import export
 from ..vectors.matrix import COOCCURRENCE, RECORD, VOCABULARY
@@ -53,8 +53,7 @@ def make_datasets(config: ScaleBenchConfig, scratch: Path, report: Callable[[str
 def _claim(config: ScaleBenchConfig, work: Path, full: Dataset | None) -> None:
     """Record in the work folder what its datasets are made from; UsageError if it records a different source."""
     how = config.of_size(config.sizes[0], work)
-    selection = Selection(how.lines, how.text_column, how.split, how.longest_line)
-    source = find_corpus(how.corpus, selection).fingerprint() if full is None else full.checksum
+    source = find_corpus(how).fingerprint() if full is None else full.checksum
     made_of = json.dumps({"corpus": source, "window": config.window, "schema": SCHEMA}) + "\n"
     note = work / MADE_OF
     with output_errors(note):

@@ -17,6 +17,7 @@ from typing import Any
 
 from glovewire.common.errors import CorpusError
 
+from ..config import PreprocessConfig
 from .json_lines import check_first_line
 from .splits import (
     InputSplit,
@@ -44,34 +45,22 @@ _COMPRESSED_TIMES, _PARQUET_TIMES = 3, 2
 
 
 @dataclass(frozen=True)
-class Selection:
-    """What to read of a corpus: at most `lines` lines (None: all), which column and split; `longest_line` in bytes."""
-
-    lines: int | None
-    text_column: str
-    dataset_split: str
-    longest_line: int
-    processes: int = 1
-
-
-@dataclass(frozen=True)
 class Corpus:
-    """Sources in order, and the names that the user gave; a source of type str is `-`, `pydoc` or `hf:...`."""
+    """The sources, in order, that `config` names; a source of type str is `-`, `pydoc` or `hf:...`."""
 
-    names: tuple[str, ...]
+    config: PreprocessConfig
     sources: tuple[SourceFile | str, ...]
-    selection: Selection
 
     @property
     def description(self) -> str:
         """Return the names that the user gave, joined by ` + `, with paths reduced to file names."""
-        names = [Path(name).name if os.path.exists(name) else name for name in self.names]
+        names = [Path(name).name if os.path.exists(name) else name for name in self.config.corpus]
         return " + ".join(["standard input" if name == "-" else name for name in names])
 
     @property
     def nbytes(self) -> int | None:
         """Return the total size in bytes if all sources are uncompressed text or jsonl, read whole; else None."""
-        if self.selection.lines is not None:
+        if self.config.lines is not None:
             return None
         files = [each for each in self.sources if isinstance(each, SourceFile)]
         plain = [file.size for file in files if not file.compression and file.format != "parquet"]
@@ -80,7 +69,7 @@ class Corpus:
     @property
     def estimated_bytes(self) -> int:
         """Estimate the size of the text in bytes; 0 with a line limit and for sources that are not files."""
-        if self.selection.lines is not None:
+        if self.config.lines is not None:
             return 0
         return sum(_estimated_size(source) for source in self.sources if isinstance(source, SourceFile))
 
@@ -93,7 +82,7 @@ class Corpus:
 
     def splits(self) -> Iterator[InputSplit]:
         """Yield every split in order, with its `ordinal`; CorpusError if a source cannot be read."""
-        ordinal, left = 0, self.selection.lines
+        ordinal, left = 0, self.config.lines
         for source in self.sources:
             for split in self._source_splits(source, left):
                 yield replace(split, ordinal=ordinal)
@@ -104,14 +93,14 @@ class Corpus:
                 return
 
     def _source_splits(self, source: SourceFile | str, limit: int | None) -> Iterator[InputSplit]:
-        longest = self.selection.longest_line
+        longest = self.config.longest_line
         if isinstance(source, SourceFile) and source.format == "parquet":
             from .parquet import row_group_splits  # pyarrow takes 0.2 s
 
             yield from row_group_splits(source, limit)
         elif isinstance(source, SourceFile):
             if source.format == "jsonl":
-                check_first_line(source, self.selection.text_column, longest)
+                check_first_line(source, self.config.text_column, longest)
             if source.compression or limit is not None:  # such a file must be read from its beginning
                 with open_source(source) as stream:
                     yield from stream_splits(stream, source.label, source.format, longest, limit)
@@ -122,23 +111,23 @@ class Corpus:
         elif source == "pydoc":
             from .pydoc_corpus import paragraphs
 
-            yield from item_splits(paragraphs(self.selection.processes), source, limit)
+            yield from item_splits(paragraphs(self.config.processes), source, limit)
         else:
-            yield from item_splits(_hub_texts(source, self.selection), source, limit)
+            yield from item_splits(_hub_texts(source, self.config), source, limit)
 
 
-def find_corpus(names: tuple[str, ...], selection: Selection) -> Corpus:
-    """Return the corpus that `names` denote; CorpusError for a name that is missing, unreadable or unsupported."""
+def find_corpus(config: PreprocessConfig) -> Corpus:
+    """Return the corpus that `config` names; CorpusError for a name that is missing, unreadable or unsupported."""
     sources: list[SourceFile | str] = []
-    for name in names:
+    for name in config.corpus:
         try:
-            sources += _sources(name, selection.dataset_split)
+            sources += _sources(name, config.split)
         except OSError as error:
             file = str(error.filename or name)[:_SHOWN_OF_NAME]
             raise CorpusError(f"corpus {file} cannot be read: {error.strerror or error}") from error
     if sources.count("-") > 1:
         raise CorpusError("standard input (-) can be named once")
-    return Corpus(names, tuple(sources), selection)
+    return Corpus(config, tuple(sources))
 
 
 def _sources(name: str, dataset_split: str) -> list[SourceFile] | list[str]:
@@ -199,14 +188,14 @@ def _is_corpus_file(path: Path, folder: Path) -> bool:
     return Path(name).suffix in _FORMATS
 
 
-def _hub_texts(name: str, selection: Selection) -> Iterator[str]:
+def _hub_texts(name: str, config: PreprocessConfig) -> Iterator[str]:
     """Yield the texts of a data set of the Hugging Face hub; CorpusError if it cannot be loaded."""
     require_hub(name)
-    _, dataset, *config = name.split(":")
-    column = selection.text_column
+    _, dataset, *subset = name.split(":")
+    column = config.text_column
     faults = _hub_faults()
     try:
-        rows = load_from_hub(dataset, *config[:1], split=selection.dataset_split, streaming=not _is_offline())
+        rows = load_from_hub(dataset, *subset[:1], split=config.split, streaming=not _is_offline())
         for batch in rows.iter(batch_size=_HUB_ROWS):
             if column not in batch:
                 raise CorpusError(f"{name} has no column {column!r}; it has {', '.join(batch)}")

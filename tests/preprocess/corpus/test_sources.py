@@ -19,17 +19,24 @@ import pyarrow.parquet as pq
 import pytest
 
 from glovewire.common.errors import CorpusError, ProcessDied
+from glovewire.preprocess.config import PreprocessConfig
 from glovewire.preprocess.corpus import sources as corpora
 from glovewire.preprocess.corpus.readers import read_batches
-from glovewire.preprocess.corpus.sources import Selection, find_corpus
+from glovewire.preprocess.corpus.sources import Corpus, find_corpus
 from glovewire.preprocess.corpus.splits import InputSplit
 
 TEXTS = ["First line, plain.", "", "Zweite Zeile: «größer»", "  leading and trailing  ", "last 中文"]
-LONGEST = 1 << 20
+LONGEST = 2 << 20
+
+
+def corpus_of(*names: str | Path, **options: Any) -> Corpus:
+    how = PreprocessConfig(corpus=tuple(map(str, names)), out=Path("unused"), processes=1, memory=272 << 20, **options)
+    assert how.longest_line == LONGEST
+    return find_corpus(how)
 
 
 def lines_of(*names: str | Path, lines: int | None = None, column: str = "text", split: str = "train") -> list[str]:
-    corpus = find_corpus(tuple(str(name) for name in names), Selection(lines, column, split, LONGEST))
+    corpus = corpus_of(*names, lines=lines, text_column=column, split=split)
     pieces = list(corpus.splits())
     assert [piece.ordinal for piece in pieces] == list(range(len(pieces)))
     return [text for piece in pieces for text in split_lines(piece, column)]
@@ -109,7 +116,7 @@ def test_a_line_of_jsonl_that_is_too_long_is_named_by_its_number_in_the_file(
     monkeypatch.setattr("glovewire.preprocess.corpus.splits.SPLIT_BYTES", split_bytes)
     path = tmp_path / f"long.jsonl{suffix}"
     compress(path, b'{"text": "a"}\n\n' * 500 + b'{"text": "' + b"b" * size + b'"}\n{"text": "c"}\n')
-    with pytest.raises(CorpusError, match=r"long\.jsonl\S*: line 1001 is longer than 1 MiB.* give a larger --memory"):
+    with pytest.raises(CorpusError, match=r"long\.jsonl\S*: line 1001 is longer than 2 MiB.* give a larger --memory"):
         lines_of(path)
 
 
@@ -122,7 +129,7 @@ def test_a_key_that_no_line_has_is_an_error_of_line_1_whichever_part_is_read_fir
     path = tmp_path / f"a.jsonl{suffix}"
     compress(path, b"\n".join(json.dumps({"id": n, "body": f"text {n}", "url": "x"}).encode() for n in range(20)))
     expected = r"a\.jsonl\S*: line 1 has no text in 'text' .*--text-column.*it has text in 'body', 'url'$"
-    corpus = find_corpus((str(path),), Selection(None, "text", "train", LONGEST))
+    corpus = corpus_of(path)
     with pytest.raises(CorpusError, match=expected):
         list(chain.from_iterable(split_lines(piece, "text") for piece in reversed(list(corpus.splits()))))
 
@@ -219,8 +226,8 @@ def faulty(tmp_path: Path) -> dict[str, tuple[Path, str]]:
         "other.jsonl": (b'{"text": "a"}\n\n{"body": "b"}\n', "other.jsonl: line 3 has no text in 'text'"),
         "number.jsonl": (b'{"text": 3}\n', "number.jsonl: line 1 has no text in 'text'"),
         "half.jsonl": (b'{"text": "\\ud800"}\n', "half a surrogate"),
-        "long.txt": (b"a\n" + b"word " * (LONGEST // 4), "long.txt: line 2 is longer than 1 MiB"),
-        "long.txt.gz": (gzip.compress(b"a\n" + b"word " * (LONGEST // 4)), "longer than 1 MiB"),
+        "long.txt": (b"a\n" + b"word " * (LONGEST // 4), "long.txt: line 2 is longer than 2 MiB"),
+        "long.txt.gz": (gzip.compress(b"a\n" + b"word " * (LONGEST // 4)), "longer than 2 MiB"),
     }
     found = {}
     for name, (data, message) in files.items():
@@ -252,7 +259,7 @@ def test_a_damaged_corpus_is_named_in_one_line(tmp_path: Path, name: str) -> Non
 def test_a_name_that_linux_refuses_is_an_error_of_the_corpus() -> None:
     with pytest.raises(CorpusError, match=r"^corpus x{100} cannot be read: File name too long$"):
         lines_of("x" * 300)
-    assert find_corpus(("hf:" + "x" * 300,), Selection(None, "text", "train", LONGEST)).description.startswith("hf:x")
+    assert corpus_of("hf:" + "x" * 300).description.startswith("hf:x")
 
 
 def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +272,7 @@ def test_an_empty_name_is_not_the_current_folder(tmp_path: Path, monkeypatch: py
 def test_a_file_that_disappears_is_an_error_of_the_corpus(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("one\n")
-    corpus = find_corpus((str(path),), Selection(None, "text", "train", LONGEST))
+    corpus = corpus_of(path)
     path.unlink()
     with pytest.raises(CorpusError, match=r"a\.txt cannot be read: No such file"):
         corpus.fingerprint()
