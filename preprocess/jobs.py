@@ -29,21 +29,9 @@ RANKS = "ranks"
 """Name of a segment's array of the frequency ranks of its words, int32."""
 
 
-class _PieceClock:
-    """Names pieces and decides when to commit the current one."""
-
-    def __init__(self, kind: str) -> None:
-        self._kind, self._number = kind, 0
-        self.next()
-
-    def next(self) -> None:
-        self._number += 1
-        self.name = f"{self._kind}-{time.time_ns():x}-{os.getpid()}-{self._number}"
-        self._since = time.monotonic()
-
-    @property
-    def expired(self) -> bool:
-        return time.monotonic() - self._since > COMMIT_EVERY_S
+def _new_piece(kind: str) -> tuple[str, float]:
+    """Return a unique name for a piece that is begun now, and the time after which to commit it."""
+    return f"{kind}-{time.time_ns():x}-{os.getpid()}", time.monotonic() + COMMIT_EVERY_S
 
 
 class EncodeJob:
@@ -52,7 +40,6 @@ class EncodeJob:
     def __init__(self, scratch: ScratchFolder, encoder: Encoder, config: PreprocessConfig) -> None:
         self._scratch, self._encoder, self._config = scratch, encoder, config
         self._memo_bytes = config.share * 4 // 10  # growing and writing the memo takes as much again
-        self._piece = _PieceClock(SEGMENT)
         self._begin()
 
     def do(self, split: InputSplit) -> int:
@@ -66,7 +53,7 @@ class EncodeJob:
         self._written += index
         self._slices.append((split.ordinal, start, self._written))
         is_full = self._encoder.nbytes > self._memo_bytes
-        if is_full or self._piece.expired:
+        if is_full or time.monotonic() > self._commit_at:
             self._commit()
         if is_full:
             self._encoder.clear()
@@ -85,7 +72,8 @@ class EncodeJob:
             raise text_error(split, batch, str(error)) from error
 
     def _begin(self) -> None:
-        self._path = stream_path(self._scratch, self._piece.name)
+        self._name, self._commit_at = _new_piece(SEGMENT)
+        self._path = stream_path(self._scratch, self._name)
         self._stream = self._path.open("wb")
         self._written, self._lines = 0, 0
         self._slices: list[tuple[int, int, int]] = []
@@ -94,8 +82,7 @@ class EncodeJob:
         if not self._slices:
             return
         self._stream.close()
-        commit(self._scratch, self._piece.name, self._encoder.take_counts(), self._slices, self._lines)
-        self._piece.next()
+        commit(self._scratch, self._name, self._encoder.take_counts(), self._slices, self._lines)
         self._begin()
 
 
@@ -105,9 +92,7 @@ class CountJob:
     def __init__(self, scratch: ScratchFolder, counter: PairCounter) -> None:
         self._scratch, self._spill, self._counter = scratch, Spill(scratch.folder), counter
         self._ranks: dict[str, Ids] = {}
-        self._piece = _PieceClock(COUNTED)
-        self._slices: list[StreamSlice] = []
-        self._runs = 0
+        self._begin()
 
     def do(self, piece: StreamSlice) -> int:
         """Count the pairs of a slice and return its length, ends of lines included."""
@@ -120,7 +105,7 @@ class CountJob:
             if len(stream):
                 self._write_run()
         self._slices.append(piece)
-        if self._piece.expired:
+        if time.monotonic() > self._commit_at:
             self._commit()
         return piece.stop - piece.start
 
@@ -129,16 +114,20 @@ class CountJob:
         if self._slices:
             self._commit()
 
+    def _begin(self) -> None:
+        self._name, self._commit_at = _new_piece(COUNTED)
+        self._slices: list[StreamSlice] = []
+        self._runs = 0
+
     def _write_run(self) -> None:
-        self._spill.add_run(f"{self._piece.name}.{self._runs}", *self._counter.take_records())
+        self._spill.add_run(f"{self._name}.{self._runs}", *self._counter.take_records())
         self._runs += 1
 
     def _commit(self) -> None:
         self._write_run()
-        self._spill.add_cells(f"{self._piece.name}.square", *self._counter.take_square())
-        self._scratch.commit(self._piece.name, {"slices": self._slices})
-        self._piece.next()
-        self._slices, self._runs = [], 0
+        self._spill.add_cells(f"{self._name}.square", *self._counter.take_square())
+        self._scratch.commit(self._name, {"slices": self._slices})
+        self._begin()
 
 
 class ReduceJob(Job):
