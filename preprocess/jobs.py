@@ -18,7 +18,7 @@ from .corpus.splits import InputSplit
 from .counts.cell_keys import CellKeys
 from .counts.cooccurrence import PairCounter
 from .counts.reduce import Reducer
-from .counts.spill import Spill, save, write_raw
+from .counts.spill import Spill, save
 from .parallel.pool import Job
 from .parallel.scratch import COUNTED, PART, SEGMENT, ScratchFolder
 from .segments import PLACE_BITS, StreamSlice, array_path, commit, read_slice, stream_path
@@ -47,7 +47,7 @@ class EncodeJob:
         start, index = self._written, 0
         for batch in read_batches(split, self._config.text_column, self._config.longest_line):
             ids = self._encode(split, batch, (split.ordinal << PLACE_BITS) + index)
-            write_raw(self._stream, ids)
+            self._stream.write(ids.data)  # numpy's own `tofile` does not say that the disk is full
             index += len(ids)
             self._lines += len(batch.starts)
         self._written += index
@@ -150,7 +150,7 @@ class ReduceJob(Job):
             raise CorpusError(f"{self._corpus}: a pair's weights add up to more than float32 holds")
         with (self._scratch.folder / f"{name}.entries").open("wb") as stream:
             entries = self._cell_keys.entries(keys, values)
-            write_raw(stream, entries)
+            stream.write(entries.data)
         save(self._scratch.folder / f"{name}.tiles.npy", np.stack(self._cell_keys.tiles_of(keys)).T)
         diagonal = self._cell_keys.on_diagonal(keys, entries)
         facts = {

@@ -15,7 +15,7 @@ from glovewire.common.array_types import Array, Bytes, Ids, Indices
 from glovewire.common.runtime.compiled import compiled
 from glovewire.common.storage.artifacts import load_array
 
-from .counts.spill import save, write_raw
+from .counts.spill import save
 from .parallel.pool import Job
 from .parallel.scratch import ScratchFolder
 from .tokens.encoder import WordCounts
@@ -134,7 +134,7 @@ class RewriteJob(Job):
             for split, old in source.streams():
                 stream = rewrite(old)
                 _count(stream, split << PLACE_BITS, counts, first)
-                write_raw(out, stream)
+                out.write(stream.data)
                 slices.append((split, written, written + len(stream)))
                 written += len(stream)
         added = np.arange(source.size, len(counts))

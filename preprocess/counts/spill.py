@@ -7,7 +7,6 @@ plain .npy files, read in slices with one file open at a time; a file with its f
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import numpy.typing as npt
@@ -29,18 +28,10 @@ def save(path: Path, array: Array) -> None:
         save_array(scratch, array)
 
 
-def write_raw(stream: IO[bytes], array: Array) -> None:
-    """Write an array's bytes; unlike numpy's own methods, raise an OSError that says so if the disk is full."""
-    stream.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-
-
 def load_part(path: Path, start: int, stop: int) -> Array:
     """Read elements [start, stop) of a one-dimensional array."""
-    with path.open("rb") as stream:
-        np.lib.format.read_magic(stream)
-        _, _, dtype = np.lib.format.read_array_header_1_0(stream)
-        stream.seek(start * dtype.itemsize, 1)
-        return np.fromfile(stream, dtype, stop - start)
+    there = np.load(path, mmap_mode="r")
+    return np.fromfile(path, there.dtype, stop - start, offset=there.offset + start * there.itemsize)
 
 
 @dataclass(frozen=True)
