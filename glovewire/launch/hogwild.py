@@ -92,7 +92,7 @@ def _shared_memory(size: int) -> SharedMemory:
 def _run(config: LocalConfig, dataset: Dataset, memory: str) -> tuple[dict[str, Any], RunHistory]:
     options = config.options
     context = multiprocessing.get_context("spawn")
-    position, gradients = context.Value("q", 0), context.Value("q", 0)
+    position, gradients = context.Value("q", -1), context.Value("q", 0)  # the last round granted; how many are applied
     losses = Losses.of(options, dataset.total_entries, time.monotonic())
     processes: dict[Connection, SpawnProcess] = {}
     try:
@@ -217,9 +217,6 @@ def _train_rows(
     from glovewire.worker.stores.memory_store import MemoryStore
     from glovewire.worker.training import block_trainer as trainer
 
-    def next_round() -> int:
-        return _add(position, 1) - 1
-
     def send_report(report: Report) -> bool:
         pipe.send(report)
         return bool(pipe.recv())
@@ -228,6 +225,6 @@ def _train_rows(
     with without_blas():
         objectives.warm_objective(options.objective)
     rows: Rows = np.ndarray((dataset.layout.rows, RowLayout.of(options).width), np.float32, buffer=memory)
-    step, count = optimizers.make(options), partial(_add, gradients)
+    step, next_round, count = optimizers.make(options), partial(_add, position, 1), partial(_add, gradients)
     store = MemoryStore(rows, dataset.layout.partitions, options, next_round, step, count, send_report)
     trainer.train(store, dataset, options, rank)
