@@ -10,6 +10,7 @@ from glovewire.common import errors, log
 from glovewire.common.addresses import url_of
 from glovewire.common.endings import Ending, RunEnd
 from glovewire.common.model.options import TrainingOptions
+from glovewire.common.prometheus import Exposition
 from glovewire.common.roles import Role
 from glovewire.common.runtime import descriptors
 from glovewire.common.runtime.compiled import without_blas
@@ -60,7 +61,10 @@ def work(config: WorkerConfig) -> dict[str, Any]:
                     files = stack.enter_context(contextlib.closing(StripFiles(dataset, config.cache_bytes)))
         except errors.Interrupted:
             end = INTERRUPTED
-        metrics = stack.enter_context(_metrics(config, name))
+        metrics = WorkerMetrics(name)
+        if config.prometheus is not None:
+            exposition = stack.enter_context(contextlib.closing(Exposition(metrics, "127.0.0.1", config.prometheus)))
+            logger.info(log.line("metrics", url=exposition.url))
         while end is None:
             with RequestClient(config.servers, name, dataset.checksum, config.timeout_s, mine) as client:
                 stopped = errors.Interrupted("told to stop")  # ends the next wait, so that no message is cut off
@@ -101,20 +105,6 @@ def _dataset(config: WorkerConfig, name: str, mine: keys.ClientKeys | None) -> I
             options = {"verify": config.verify, "in_blocks": trains_blocks(client)}
             dataset = held.enter_context(downloaded(source, config.cache, config.cache_bytes, **options))
         yield dataset
-
-
-@contextlib.contextmanager
-def _metrics(config: WorkerConfig, name: str) -> Iterator[WorkerMetrics]:
-    """Yield the counters of the requests of worker `name`; with `--prometheus`, serve them over HTTP."""
-    metrics = WorkerMetrics(name)
-    if config.prometheus is None:
-        yield metrics
-        return
-    from glovewire.common.prometheus import Exposition
-
-    with contextlib.closing(Exposition(metrics, "127.0.0.1", config.prometheus)) as exposition:
-        logger.info(log.line("metrics", url=exposition.url))
-        yield metrics
 
 
 def _join(config: WorkerConfig, client: RequestClient, dataset: Dataset, files: StripFiles | None) -> RunEnd:
