@@ -275,18 +275,6 @@ class _Driver:
     def _all(self) -> list[_Actor]:
         return [*self._shards, *self._workers]
 
-    def _place(self) -> None:
-        """Have Ray place shard 0 on this node, and only then the other actors: one of them might take its core."""
-        first = self._shards[0]
-        first.keep(None)
-        while first.state is None:
-            if fault := first.fault:
-                raise ProcessDied(fault)
-            time.sleep(STEP_S)
-            first.hear()
-        self._shards += [self._actor(f"server {shard}", "SPREAD", PORTS) for shard in range(1, self._config.servers)]
-        self._workers += [self._actor(f"worker {rank}", "SPREAD", 0) for rank in range(self._config.workers)]
-
     def _actor(self, role: str, where: Any, ports: int) -> _Actor:
         """Have Ray start an actor on a node that `where` allows."""
         host = None if self._config.address else "127.0.0.1"
@@ -299,12 +287,15 @@ class _Driver:
 
     def run(self) -> dict[str, Any]:
         """Keep all processes running until every shard has ended successfully; return the facts of the run."""
-        self._place()
+        config = self._config
         streams: list[str] = []
         with contextlib.ExitStack() as watching:
             watch: Watcher | None = None
             while not self._over():
                 places = [actor.state.place for actor in self._all if actor.state is not None]
+                if places and not self._workers:  # shard 0 has its core on this node: no other can take it
+                    self._shards += [self._actor(f"server {n}", "SPREAD", PORTS) for n in range(1, config.servers)]
+                    self._workers += [self._actor(f"worker {n}", "SPREAD", 0) for n in range(config.workers)]
                 placed = len(places) == len(self._all)
                 with contextlib.suppress(KeyFileError):  # the files are being replaced
                     self._read_keys()
@@ -312,7 +303,7 @@ class _Driver:
                     self._all[number].keep(task)
                 if placed and streams != (streams := self._addresses(places, 1)):
                     watching.close()
-                    watch = watching.enter_context(watcher(self._config, streams))
+                    watch = watching.enter_context(watcher(config, streams))
                 if watch is None:
                     time.sleep(STEP_S)
                 else:
@@ -320,7 +311,7 @@ class _Driver:
                 for actor in self._all:
                     actor.hear()
         ended = [shard.state.last if shard.state is not None and shard.done else "{}" for shard in self._shards]
-        return facts_of(self._config, [json.loads(last) for last in ended])
+        return facts_of(config, [json.loads(last) for last in ended])
 
     def _over(self) -> bool:
         """Return whether the shards have ended and shard 0 has written the results; ProcessDied if they cannot."""
