@@ -6,8 +6,8 @@ the size of a batch.
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -39,6 +39,7 @@ from .jobs import RANKS, CountJob, EncodeJob, ReduceJob
 from .parallel import disk_space
 from .parallel.pool import Job, disk_error, local_pool
 from .parallel.progress import Phase
+from .parallel.ray_pool import ray_actors
 from .parallel.scratch import COUNTED, LEARNED, PART, SEGMENT, ScratchFolder, locked, open_scratch, texts_path
 from .segments import RewriteJob, Rewriter, Segment, stream_path, suffix
 from .tokens.encoder import Encoder
@@ -111,22 +112,13 @@ class Pipeline:
     def run(self) -> dict[str, Any]:
         """Make the dataset; return its facts, the seconds of each phase and the peak memory in bytes."""
         config, corpus = self._config, find_corpus(self._config)
-        with self._engine(), open_scratch(config.out, self._job(corpus), resume=config.resume) as scratch:
+        with ExitStack() as stack:
+            if config.engine == "ray":
+                self._pool = stack.enter_context(ray_actors(config.address, config.processes)).pool
+            scratch = stack.enter_context(open_scratch(config.out, self._job(corpus), resume=config.resume))
             counted = self._from_stanford(scratch) if config.from_stanford else self._from_text(scratch, corpus)
             self._add_up(scratch, counted)
             return self._write(scratch, counted)
-
-    @contextmanager
-    def _engine(self) -> Iterator[None]:
-        """Choose where jobs run: in processes of this machine or on a Ray cluster."""
-        if self._config.engine == "local":
-            yield
-            return
-        from .parallel.ray_pool import ray_actors
-
-        with ray_actors(self._config.address, self._config.processes) as actors:
-            self._pool = actors.pool
-            yield
 
     def _job(self, corpus: Corpus) -> dict[str, Any]:
         """Return the facts that --resume requires to equal those of the interrupted run."""
