@@ -230,6 +230,8 @@ TESTS = {
         "common/client/test_channel.py::test_a_loss_does_not_count_as_slowness_and_a_second_reply_shows_that_nothing_was_lost",
     "parts are copied before the generation that begins from them":
         "server/checkpoints/test_copies.py::test_a_generation_is_not_copied_before_the_parts_that_it_begins_from",
+    "a part that its owner wrote again is copied again":
+        "server/checkpoints/test_copies.py::test_a_part_that_its_owner_has_written_again_is_copied_again",
     "shard 0 alone begins generations":
         "server/test_peers.py::test_shard_0_begins_the_generations_of_all",
     "two generations of one number become one":
@@ -280,6 +282,8 @@ TESTS = {
         "server/test_stored_checkpoints.py::test_parts_and_the_generation_are_brought_to_an_empty_disk",
     "what a shard has not brought from the store yet is not forgotten":
         "simulation/test_simulation.py::test_what_was_found_once_stays_mended[18538-8]",
+    "the newest checkpoint is kept whatever a shard has counted":
+        "server/checkpoints/test_files.py::test_the_last_one_is_kept_though_shard_0_alone_counts_the_entries",
     "a checkpoint with a part to be replaced does not count":
         "server/test_stored_checkpoints.py::test_a_checkpoint_of_which_a_part_is_to_be_replaced_keeps_no_other_from_being_needed",
     "a part is replaced while the store has another checkpoint":
