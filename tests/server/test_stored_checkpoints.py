@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 
+from glovewire.common.endings import Ending
 from glovewire.common.errors import ArtifactError
 from glovewire.common.model.options import TrainingOptions
 from glovewire.common.storage.artifacts import MANIFEST
 from glovewire.common.storage.run_folder import CHECKPOINTS
 from glovewire.common.storage.stores import Store
-from glovewire.server import stored_checkpoints
+from glovewire.server import service, stored_checkpoints
 from glovewire.server.checkpoints import files, generations
-from glovewire.server.checkpoints.cuts import Snapshot
+from glovewire.server.checkpoints.cuts import Snapshot, final_label
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
+from glovewire.server.peers import Peers
 from glovewire.server.stored_checkpoints import StoredCheckpoints, bring
 
 URL = "memory://checkpoints"
@@ -84,6 +88,42 @@ def test_parts_and_the_generation_are_brought_to_an_empty_disk(store: Store, tmp
     bring(URL, other, 0, SHARDS)
     assert files.part_folder(other, "update-00000004", 1, SHARDS).exists()
     assert generations.newest(other) == replace(generations.newest(run) or Generation(), secret="")
+
+
+def test_shards_bring_a_generation_to_a_shared_folder_at_the_same_time(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wrote it under one name, and the slower one found its file gone. Simulation, seeds 5, 82, 210 of draw 2."""
+    run, shared, link = config(tmp_path / "run", 1).out, tmp_path / "shared", os.link
+    generations.create(run, Generation(3, "aaaaaaaa", SHARDS, "", 0, "1" * 32), by="0")
+    upload(run, 1)
+
+    def link_after_the_other(source: str, target: str) -> None:
+        monkeypatch.setattr(os, "link", link)
+        bring(URL, shared, 1, SHARDS)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", link_after_the_other)
+    bring(URL, shared, 0, SHARDS)
+    assert generations.newest(shared) == replace(generations.newest(run) or Generation(), secret="")
+
+
+def test_a_shard_that_finds_its_run_over_uploads_what_is_left(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed while it uploaded its last part. Simulation, seeds 269, 406, 570 of draw 2."""
+    for shard in range(SHARDS):
+        write(tmp_path, final_label(0), shard, 8)
+    begun = Generation(0, "aaaaaaaa", SHARDS, "", 0, "1" * 32)
+    for generation in (begun, replace(begun, number=1, secret="", ended=Ending.COMPLETE)):
+        generations.create(tmp_path, generation, by="0")
+    monkeypatch.setattr(service, "keep_freed_memory", lambda: None)
+    monkeypatch.setattr(service.descriptors, "raise_limit", lambda: None)
+    monkeypatch.setattr(service, "Peers", mock.create_autospec(Peers))
+    apart = replace(config(tmp_path, 1), dataset=None, peers=("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"))
+    facts = service.serve(apart, lambda _: pytest.fail("it serves, though the run is over"))
+    assert facts["ending"] == Ending.OVER
+    assert stored_parts(store) == {part(final_label(0), 1)}
 
 
 def test_a_part_that_is_removed_here_is_removed_there_once_a_newer_checkpoint_is_there(

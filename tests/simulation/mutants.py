@@ -249,7 +249,8 @@ TESTS = {
     "it knows the same generation of that number":
         "server/test_peers.py::test_a_shard_serves_when_another_knows_its_mark_in_the_same_generation",
     "a part that could not be copied is asked for again before what follows":
-        "simulation/test_simulation.py::test_what_was_found_once_stays_mended[21099-10]",
+        "server/checkpoints/test_copies.py::"
+        "test_a_part_that_could_not_be_copied_is_asked_for_again_before_what_follows_is_taken",
     "an unreadable part does not count as removed":
         "server/checkpoints/test_copies.py::test_a_part_that_a_disk_does_not_read_is_not_taken_for_a_removed_one",
     "a checkpoint that a disk does not read is not passed over":
@@ -273,9 +274,9 @@ TESTS = {
     "a part that is written again meanwhile is not uploaded as one":
         "common/storage/test_stores.py::test_a_folder_that_is_replaced_meanwhile_is_not_uploaded_as_one",
     "a shard that finds its run over uploads what is left":
-        "simulation/test_simulation.py::test_what_was_found_once_stays_mended[570-2]",
+        "server/test_stored_checkpoints.py::test_a_shard_that_finds_its_run_over_uploads_what_is_left",
     "shards that share a folder bring a generation under names of their own":
-        "simulation/test_simulation.py::test_what_was_found_once_stays_mended[5-2]",
+        "server/test_stored_checkpoints.py::test_shards_bring_a_generation_to_a_shared_folder_at_the_same_time",
     "a part that is gone is compared as shard 0 counts":
         "server/test_stored_checkpoints.py::test_shard_0_counts_how_far_a_checkpoint_has_come",
     "the generation in the store is brought":
