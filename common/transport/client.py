@@ -210,6 +210,9 @@ class RequestClient(AbstractContextManager["RequestClient"]):
             if channel.welcome is not None:
                 ended = self.channels if end.ending in LASTING else [channel]
                 self.send(shard, m.Leave(*end, channel.pushes), partial(_end_sessions, ended))
+            elif channel.awaits(m.Hello):  # the shard may have opened a session, or not even run: wait for no answer
+                self.send(shard, m.Leave(*end, channel.pushes), channel.end_session)
+                channel.pending.clear()
         self.flush(deadline)
 
     def close(self) -> None:

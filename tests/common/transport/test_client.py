@@ -23,6 +23,7 @@ from glovewire.common.errors import (
     DatasetMismatch,
     DeadlineExceeded,
     GlovewireError,
+    Interrupted,
     ProtocolError,
     RunOver,
     UsageError,
@@ -109,6 +110,18 @@ def test_parting_from_a_server_that_is_gone_takes_no_longer_than_it_may(monkeypa
         client.part(RunEnd(Ending.LEFT))
         assert 0.15 < time.monotonic() - began < 25
         until(lambda: bool(server.messages(m.Leave)), "the goodbye has arrived")
+
+
+def test_who_is_interrupted_while_it_joins_says_goodbye_and_waits_for_no_answer() -> None:
+    """Seen to fail: the server kept the session for the time of a lease, and the others waited as long."""
+    with fake_server(lambda _: None) as server, RequestClient([server.address], "w0") as client:
+        client.failed = Interrupted("told to stop")
+        with pytest.raises(Interrupted):
+            client.connect()
+        client.failed = None
+        client.part(RunEnd(Ending.INTERRUPTED), within_s=300.0)
+        until(lambda: server.messages(m.Leave), "it has said goodbye")
+        assert [type(heard.message) for heard in server.heard] == [m.Hello, m.Leave]
 
 
 def test_an_answer_that_takes_too_long_is_given_up() -> None:
