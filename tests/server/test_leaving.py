@@ -20,7 +20,9 @@ from glovewire.common.errors import OutputError
 from glovewire.common.storage import run_folder as runs
 from glovewire.common.storage.artifacts import no_pause
 from glovewire.common.storage.dataset import Dataset
+from glovewire.server import leaving
 from glovewire.server.checkpoints import files as checkpoint
+from glovewire.server.checkpoints import generations
 from glovewire.server.checkpoints.cuts import Snapshot
 from glovewire.server.checkpoints.generations import Generation
 from glovewire.server.config import ServerConfig
@@ -108,3 +110,32 @@ def test_a_disk_with_room_for_one_gets_what_the_run_needs(tmp_path: Path, ending
             assert "vectors.npy cannot be written" in str(raised.value)
             rows, _ = checkpoint.read(run, "final", 1)
             assert len(rows) == WORDS
+
+
+class DaemonOfTwo(FakeDaemon):
+    """Releases the workers before the results are written, as one of several shards does."""
+
+    def farewell(self) -> None:
+        self.told.append("farewell")
+
+
+def test_the_other_shard_is_told_until_it_has_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk may have kept the shard from telling it before. Simulation, seed 6421 of draw 10."""
+    monkeypatch.setattr(leaving, "OTHER_SHARDS_S", 10.0)
+    dataset, daemon = sparse_dataset(tmp_path / "data", 30), DaemonOfTwo(tmp_path / "run")
+    first, second = (shard(dataset, out=daemon.run, number=number, shards=2, subwords=0.0) for number in range(2))
+    config = ServerConfig(dataset=dataset.path, out=daemon.run, shards=2, options=first.state.options)
+    generation, end, told = Generation(0, "aaaaaaaa", 2, secret="0" * 32), RunEnd(Ending.COMPLETE), []
+    generations.claim(config)
+    generations.create(daemon.run, generation, by="0")
+
+    def tell() -> None:
+        told.append(generations.unfinished(config, generation))
+        if len(told) == 2:  # the first time, there was no room
+            checkpoint.write(daemon.run, second.core.final())
+
+    facts, peers = end.as_fields(), Peers(config, None)
+    Leaving(config, dataset, first.core, daemon, peers, generation, end, facts, tell).leave()  # type: ignore[arg-type]
+    assert told[:2] == [[1], [1]]
+    assert daemon.told == ["saved", "farewell"]
+    assert len(runs.load_vectors(daemon.run).vectors) == 30

@@ -193,6 +193,21 @@ MUTANTS = (
 )  # fmt: skip
 
 TESTS = {
+    "automatic checkpoints come after whole sweeps":
+        "server/checkpoints/test_cuts.py::test_automatic_checkpoints_come_after_whole_sweeps",
+    "a shard that ends tells the others once its disk has room again":
+        "server/test_leaving.py::test_the_other_shard_is_told_until_it_has_finished",
+    "a worker whose last hello was late hears that the run is over":
+        "server/core/test_core_work.py::test_a_worker_that_has_joined_after_all_hears_that_the_run_is_over",
+    "a worker still waiting for a shard when the run is over greets the others again":
+        "common/client/test_core.py::"
+        "test_who_still_waits_for_a_shard_when_the_run_is_over_says_hello_again_to_the_others",
+    "a shard whose rows are trained does not wait for workers when the run ends":
+        "server/core/test_core_liars.py::"
+        "test_a_shard_that_hears_of_the_end_waits_for_its_workers_unless_its_rows_are_trained",
+    "parts of different generations are not combined":
+        "server/checkpoints/test_generations.py::"
+        "test_no_shard_enters_a_generation_whose_beginning_was_written_anew_meanwhile",
     "a shard that lost its disk gets back its mark":
         "server/test_peers.py::test_on_an_empty_disk_a_shard_gets_back_its_own_mark",
     "a monitor drops late samples of an earlier run":
