@@ -30,8 +30,11 @@ def save(path: Path, array: Array) -> None:
 
 def load_part(path: Path, start: int, stop: int) -> Array:
     """Read elements [start, stop) of a one-dimensional array."""
-    there = np.load(path, mmap_mode="r")
-    return np.fromfile(path, there.dtype, stop - start, offset=there.offset + start * there.itemsize)
+    with path.open("rb") as stream:
+        np.lib.format.read_magic(stream)
+        _, _, dtype = np.lib.format.read_array_header_1_0(stream)
+        stream.seek(start * dtype.itemsize, 1)
+        return np.fromfile(stream, dtype, stop - start)
 
 
 @dataclass(frozen=True)

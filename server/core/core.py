@@ -486,7 +486,8 @@ class Core:
     def _wait(self, peer: Peer, number: int, session: Session, request: MayWait, *, woken: bool = False) -> None:
         if isinstance(request, m.Pull):
             condition = self._state.pull_push.condition(request)
-        elif isinstance(request, m.Create) and self._state.tensors is not None:
+        elif isinstance(request, m.Create):
+            assert self._state.tensors is not None, "only a dense model takes a Create"
             request, condition = self._state.tensors.shared(request), Condition.VALUES
         else:
             condition = Condition.LEASE
